@@ -1,0 +1,52 @@
+# Every target makes the virtual environment it needs, see tools/environment.py. `make help` lists them.
+
+PYTHON ?= python3
+JOBS ?= 2
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest --quiet --numprocesses $(JOBS)
+
+# make test LONG=1: crash tests in their longer forms.
+ifdef LONG
+export SMISTA_LONG := $(LONG)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench lock format clean environment python
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+
+run: environment ## start the broker
+	@$(BIN)/python -m smista
+
+test: environment ## run every test (LONG=1: the longer crash tests, JOBS=n: n at a time)
+	@$(PYTEST)
+
+check: environment ## format, lint, types, imports and the fast tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@$(PYTEST) -m "not slow"
+
+bench: environment ## measure
+	@$(BIN)/python -m bench
+
+lock: python ## write requirements.lock anew, with the newest versions pyproject.toml allows
+	@$(PYTHON) -m tools.lock
+
+format: environment ## format, and fix what the linter can fix
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+clean: ## remove whatever the other targets made
+	rm -rf .venv .venv.lock .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests bench tools -name __pycache__ -prune -exec rm -rf {} +
+
+environment: python
+	@$(PYTHON) -m tools.environment
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Smista needs Python 3.11 or newer, and '$(PYTHON)' is not one." \
+			"Install it, or name one: make PYTHON=python3.11" >&2; exit 1; }

@@ -1,0 +1,3 @@
+"""Smista: a durable message-queue broker."""
+
+__version__ = "0.1.0"

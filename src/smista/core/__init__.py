@@ -1,0 +1,1 @@
+"""The rules of the broker, pure: no clock, no randomness, no I/O. Time and chance come in as arguments."""

@@ -1,0 +1,138 @@
+"""Looking at messages without touching them: by state, by filter, a page at a time; one by its number."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from smista.core.counters import QueueStats
+from smista.core.errors import InvalidArgument, MessageNotFound
+from smista.core.message import Message, Reason, State
+from smista.core.queue import Queue
+
+LOOKED_AT_MAX = 20_000
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """What a message must be like; None leaves a thing open."""
+
+    state: State | None = None
+    priority: int | None = None
+    group: str | None = None
+    reason: Reason | None = None
+    """Why it last died."""
+    source: str | None = None
+    """The queue it last died in."""
+    error_contains: str | None = None
+    created_from_ms: int | None = None
+    created_before_ms: int | None = None
+    deliveries_min: int | None = None
+    matches: Callable[[Message], bool] | None = None
+    """Anything else, such as a header, which only the protocols can read."""
+
+    def accepts(self, message: Message) -> bool:
+        death = message.deaths[-1] if message.deaths else None
+        return (
+            (self.state is None or message.state is self.state)
+            and (self.priority is None or message.priority == self.priority)
+            and (self.group is None or message.envelope.group == self.group)
+            and (self.reason is None or (death is not None and death.reason is self.reason))
+            and (self.source is None or (death is not None and death.queue == self.source))
+            and (self.error_contains is None or self.error_contains in last_error(message))
+            and (self.created_from_ms is None or message.created_at_ms >= self.created_from_ms)
+            and (self.created_before_ms is None or message.created_at_ms < self.created_before_ms)
+            and (self.deliveries_min is None or message.delivery_count >= self.deliveries_min)
+            and (self.matches is None or self.matches(message))
+        )
+
+
+ANY = Filter()
+
+
+class Page(msgspec.Struct, frozen=True):
+    messages: list[Message]
+    after: int | None
+    """Where the next page starts; None when this was the last."""
+
+
+def browse(queue: Queue, wanted: Filter = ANY, *, after: int = 0, limit: int = 100) -> Page:
+    """Messages in the order of their sequences, from the first above `after`.
+
+    Looks at no more than some thousand messages a call, so a page may be short and still have a next one.
+    """
+    if not 1 <= limit <= 10_000:
+        raise InvalidArgument(f"A page has 1 to 10000 messages, not {limit}.")
+    tables = [queue.tables()[_TABLES[wanted.state]]] if wanted.state in _TABLES else list(queue.tables())
+    sequences = sorted(sequence for table in tables for sequence in table)
+    found: list[Message] = []
+    start = bisect_right(sequences, after)
+    for sequence in sequences[start : start + LOOKED_AT_MAX]:
+        message = queue.find(sequence)
+        assert message is not None
+        after = sequence
+        if wanted.accepts(message):
+            found.append(message)
+            if len(found) == limit:
+                break
+    return Page(found, after if sequences and after < sequences[-1] else None)
+
+
+_TABLES: dict[State | None, int] = {State.READY: 0, State.SCHEDULED: 1, State.IN_FLIGHT: 2, State.DEAD: 3}
+
+
+def all_matching(queue: Queue, wanted: Filter = ANY) -> Iterator[Message]:
+    """Everything a filter accepts, page by page; messages may change between pages."""
+    after: int | None = 0
+    while after is not None:
+        page = browse(queue, wanted, after=after, limit=1000)
+        yield from page.messages
+        after = page.after
+
+
+def get(queue: Queue, sequence: int) -> Message:
+    message = queue.find(sequence)
+    if message is None:
+        raise MessageNotFound(f"Queue {queue.name!r} has no such message; it may have been settled or moved.")
+    return message
+
+
+def last_error(message: Message) -> str:
+    """The error text the last failed delivery carried, here or before the message died."""
+    failures = message.deliveries.failures if message.deliveries is not None else ()
+    if not failures and message.deaths:
+        failures = message.deaths[-1].failures
+    return failures[-1].error if failures else ""
+
+
+def stats(queue: Queue, *, consumers: int = 0, now_ms: int) -> QueueStats:
+    counters = queue.counters
+    oldest = None if queue.line is None else queue.line.oldest()
+    return QueueStats(
+        namespace=queue.namespace,
+        name=queue.name,
+        ready=len(queue.ready),
+        scheduled=len(queue.scheduled),
+        in_flight=len(queue.in_flight),
+        dead=len(queue.dead),
+        depth=queue.depth,
+        body_bytes=queue.body_bytes,
+        consumers=consumers,
+        is_paused=queue.is_paused,
+        published_total=counters.published,
+        delivered_total=counters.delivered,
+        acknowledged_total=counters.acknowledged,
+        nacked_total=counters.nacked,
+        timed_out_total=counters.timed_out,
+        released_total=counters.released,
+        dead_lettered_total=counters.dead_lettered,
+        redriven_total=counters.redriven,
+        expired_total=counters.expired,
+        dropped_total=counters.dropped,
+        purged_total=counters.purged,
+        duplicates_total=counters.duplicates,
+        rejected_total=counters.rejected,
+        wait_ms_average=counters.wait_ms_total / counters.first_delivered if counters.first_delivered else 0.0,
+        oldest_age_ms=0 if oldest is None else max(0, now_ms - oldest.ready_at_ms),
+    )

@@ -1,0 +1,57 @@
+"""What a queue counts over its life, and the statistics made of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Counters(msgspec.Struct, gc=False, array_like=True):
+    """Kept in the log with the queue, so they go on after a restart. All but the last two follow from records."""
+
+    published: int = 0
+    delivered: int = 0
+    first_delivered: int = 0
+    wait_ms_total: int = 0
+    acknowledged: int = 0
+    nacked: int = 0
+    timed_out: int = 0
+    released: int = 0
+    dead_lettered: int = 0
+    redriven: int = 0
+    expired: int = 0
+    dropped: int = 0
+    purged: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """One queue at one moment."""
+
+    namespace: str
+    name: str
+    ready: int
+    scheduled: int
+    in_flight: int
+    dead: int
+    depth: int
+    """Ready, scheduled, in flight and dead together: what `max_depth` is held against."""
+    body_bytes: int
+    consumers: int
+    is_paused: bool
+    published_total: int
+    delivered_total: int
+    acknowledged_total: int
+    nacked_total: int
+    timed_out_total: int
+    released_total: int
+    dead_lettered_total: int
+    redriven_total: int
+    expired_total: int
+    dropped_total: int
+    purged_total: int
+    duplicates_total: int
+    rejected_total: int
+    wait_ms_average: float
+    oldest_age_ms: int
+    """Age of the oldest ready message, 0 when there is none."""

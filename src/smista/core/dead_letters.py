@@ -1,0 +1,237 @@
+"""Dead letters: where a message goes that failed for good, expired or had to make room; and how it comes back.
+
+A move is one record: out of one queue and into the other. The message is a new object in its new queue, under a new
+sequence (so it stands behind what is there) and the same number; its past deliveries go into a `Death`, its count
+starts again. When no target can take it, it is parked, in state dead, where it is; it is never dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from smista.core.declaring import declare_queue
+from smista.core.errors import MessageNotFound, QueueFull
+from smista.core.exchanges import route
+from smista.core.message import Death, Fate, Message, Reason
+from smista.core.queue import ERROR_LENGTH_MAX, Queue
+from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
+from smista.core.state import BrokerState
+
+DEAD_LETTER_SUFFIX = "_dlq"
+DEATHS_KEPT = 16
+
+
+def expire(state: BrokerState, queue: Queue, message: Message, *, now_ms: int) -> None:
+    """A message's time to live, or its queue's retention, has run out. Only the former makes a dead letter."""
+    is_ttl = message.expires_at_ms is not None and message.expires_at_ms <= now_ms
+    if is_ttl and queue.settings.dead_letter is DeadLetterMode.MOVE:
+        bury_in_dead_letters(state, queue, message, Reason.EXPIRED, now_ms=now_ms)
+    else:
+        discard(state, queue, message, Reason.EXPIRED if is_ttl else Reason.RETIRED, now_ms=now_ms)
+
+
+def discard(state: BrokerState, queue: Queue, message: Message, reason: Reason, *, now_ms: int) -> None:
+    """A message goes for good without having been acknowledged."""
+    state.journal.removed(queue, (message,), reason, now_ms)
+    apply_removed(queue, message, reason)
+
+
+def bury_in_dead_letters(
+    state: BrokerState,
+    queue: Queue,
+    message: Message,
+    reason: Reason,
+    *,
+    failed_by: Reason | None = None,
+    error: str = "",
+    now_ms: int,
+) -> None:
+    """Set a message aside as the queue's settings say: to its target, parked, or dropped.
+
+    `failed_by` is how the delivery failed that brought it here, None where no failed delivery did.
+    """
+    mode = queue.settings.dead_letter
+    if mode is DeadLetterMode.DROP:
+        discard(state, queue, message, reason, now_ms=now_ms)
+        return
+    fate = Fate(reason, failed_by, error[:ERROR_LENGTH_MAX], now_ms)
+    targets = _targets(state, queue, message, now_ms) if mode is DeadLetterMode.MOVE else []
+    if targets:
+        _move_to(state, queue, message, targets, fate)
+    else:
+        state.journal.parked(queue, message, fate)
+        apply_parked(queue, message, fate)
+
+
+def _move_to(state: BrokerState, source: Queue, message: Message, targets: list[Queue], fate: Fate) -> Message:
+    """Move a message to the first target in one step; the other targets of a dead-letter exchange get copies."""
+    sequence = state.next_sequence
+    state.next_sequence = sequence + len(targets)
+    moved = apply_moved(source, message, targets[0], sequence, fate)
+    state.journal.moved(source, message, targets[0], moved, fate)
+    for extra, target in enumerate(targets[1:], 1):
+        copy = _restart(moved, target, sequence + extra, fate.at_ms)
+        copy.number = copy.sequence
+        target.insert(copy, fate.at_ms)
+        state.journal.enqueued(target, (copy,), fate.at_ms)
+    return moved
+
+
+def redrive(
+    state: BrokerState,
+    queue: Queue,
+    messages: Iterable[Message],
+    *,
+    to: Queue | None = None,
+    now_ms: int,
+) -> list[Message]:
+    """Send dead letters back: to the queue each came from, or to `to`. Limits of the target hold; stops when full.
+
+    Deduplication does not apply, and the retry count starts again. Parked messages go back into their own queue.
+    """
+    moved: list[Message] = []
+    for message in messages:
+        target = to or source_of(state, queue, message)
+        if target is not queue and not has_room(target, message.body_bytes):
+            raise QueueFull(
+                f"Queue {target.name!r} is full; {len(moved)} messages were redriven, the rest stay in {queue.name!r}."
+            )
+        moved.append(_move_to(state, queue, message, [target], Fate(Reason.REDRIVEN, None, "", now_ms)))
+    return moved
+
+
+def source_of(state: BrokerState, queue: Queue, message: Message) -> Queue:
+    """The queue a dead letter came from."""
+    if not message.deaths:
+        raise MessageNotFound(f"This message of queue {queue.name!r} is no dead letter; name a queue to move it to.")
+    return state.queue(message.deaths[-1].queue, queue.namespace)
+
+
+# -- transitions, shared with recovery ------------------------------------------------------------------------------
+
+
+def apply_moved(source: Queue, message: Message, target: Queue, sequence: int, fate: Fate) -> Message:
+    """Out of one queue, into the other as a new object. The old lifetime ends: TTL and retention count from here."""
+    if fate.reason is Reason.REDRIVEN:
+        target.counters.redriven += 1
+    else:
+        _die(source, message, fate)
+    copy = _restart(message, target, sequence, fate.at_ms)
+    source.remove(message)
+    target.insert(copy, fate.at_ms)
+    return copy
+
+
+def apply_parked(queue: Queue, message: Message, fate: Fate) -> None:
+    _die(queue, message, fate)
+    queue.park(message)
+
+
+def apply_removed(queue: Queue, message: Message, reason: Reason) -> None:
+    match reason:
+        case Reason.EXPIRED | Reason.RETIRED:
+            queue.counters.expired += 1
+        case Reason.CANCELLED:
+            queue.counters.purged += 1
+        case _:
+            queue.counters.dropped += 1
+    queue.remove(message)
+
+
+def _restart(message: Message, target: Queue, sequence: int, at_ms: int) -> Message:
+    ttl_ms = target.settings.message_ttl_ms
+    return Message(
+        sequence,
+        message.number,
+        target.number,
+        message.envelope,
+        message.body,
+        min(message.priority, target.settings.max_priority),
+        message.created_at_ms,
+        at_ms,
+        position=message.position,
+        expires_at_ms=None if ttl_ms is None else at_ms + ttl_ms,
+        deaths=message.deaths,
+    )
+
+
+def _die(queue: Queue, message: Message, fate: Fate) -> None:
+    """Add one more death to a message; dying again in the same place for the same reason counts that one up."""
+    queue.counters.dead_lettered += 1
+    if fate.reason is Reason.EXPIRED:
+        queue.counters.expired += 1
+    if fate.failed_by is not None:
+        queue.note_failure(message, fate.failed_by, fate.error, fate.at_ms)
+    deliveries = message.deliveries
+    same = [death for death in message.deaths if (death.queue, death.reason) == (queue.name, fate.reason)]
+    others = [death for death in message.deaths if (death.queue, death.reason) != (queue.name, fate.reason)]
+    death = Death(
+        queue.name,
+        fate.reason,
+        fate.at_ms,
+        0 if deliveries is None else deliveries.count,
+        () if deliveries is None else deliveries.failures,
+        message.envelope.exchange,
+        message.envelope.routing_key,
+        1 + sum(earlier.count for earlier in same),
+    )
+    message.deaths = (*others[-DEATHS_KEPT + 1 :], death)
+
+
+def has_room(queue: Queue, body_bytes: int) -> bool:
+    settings = queue.settings
+    return (settings.max_depth is None or queue.depth < settings.max_depth) and (
+        settings.max_bytes is None or queue.body_bytes + body_bytes <= settings.max_bytes
+    )
+
+
+# -- where to ---------------------------------------------------------------------------------------------------------
+
+
+def _targets(state: BrokerState, queue: Queue, message: Message, now_ms: int) -> list[Queue]:
+    settings = queue.settings
+    namespace = state.namespaces[queue.namespace]
+    if settings.dead_letter_exchange is not None:
+        key = settings.dead_letter_routing_key
+        key = message.envelope.routing_key if key is None else key
+        if namespace.topology.find(settings.dead_letter_exchange) is None:
+            return []
+        names = route(
+            namespace.topology, settings.dead_letter_exchange, key, None, namespace.queues.__contains__
+        ).queues
+        queues = [namespace.queues[name] for name in names]
+    elif settings.dead_letter_queue is not None:
+        target = namespace.queues.get(settings.dead_letter_queue)
+        queues = [target or _make_target(state, queue, settings.dead_letter_queue, now_ms)]
+    else:
+        name = queue.name + DEAD_LETTER_SUFFIX
+        queues = [namespace.queues.get(name) or _make_target(state, queue, name, now_ms)]
+    return [target for target in queues if target is not queue and _can_take(state, target, message, now_ms)]
+
+
+def _can_take(state: BrokerState, target: Queue, message: Message, now_ms: int) -> bool:
+    """Whether a dead-letter queue has room, or makes some by dropping its oldest where it was declared so."""
+    if any(death.queue == target.name and death.reason is not Reason.REJECTED for death in message.deaths):
+        return False
+    while not has_room(target, message.body_bytes):
+        oldest = None if target.line is None else target.line.oldest()
+        if target.settings.overflow is not Overflow.DROP_OLDEST or oldest is None:
+            return False
+        discard(state, target, oldest, Reason.OVERFLOW, now_ms=now_ms)
+    return True
+
+
+def _make_target(state: BrokerState, queue: Queue, name: str, now_ms: int) -> Queue:
+    return declare_queue(
+        state,
+        name,
+        QueueSettings(
+            dead_letter=DeadLetterMode.PARK,
+            max_depth=queue.settings.dead_letter_max_depth,
+            max_priority=queue.settings.max_priority,
+            ordered=queue.settings.ordered,
+            durable=queue.settings.durable,
+        ),
+        namespace=queue.namespace,
+        now_ms=now_ms,
+    )

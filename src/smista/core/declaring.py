@@ -1,0 +1,177 @@
+"""Declaring, changing and deleting queues, exchanges and bindings; purging and pausing.
+
+Declaring again what is there already, with the same settings, is fine and changes nothing; with others it is an error
+that names the difference.
+"""
+
+from __future__ import annotations
+
+from smista.core.errors import DeadLetterCycle, InvalidArgument, QueueDiffers, QueueInUse, QueueNotEmpty
+from smista.core.exchanges import Binding, Exchange, ExchangeSettings
+from smista.core.queue import Queue
+from smista.core.settings import DEFAULT, QueueSettings, check_name, check_settings, differences
+from smista.core.state import DEFAULT_NAMESPACE, BrokerState, Namespace
+
+
+def declare_queue(
+    state: BrokerState,
+    name: str,
+    settings: QueueSettings = DEFAULT,
+    *,
+    namespace: str = DEFAULT_NAMESPACE,
+    now_ms: int,
+) -> Queue:
+    check_name("queue", name)
+    check_name("namespace", namespace)
+    if type(settings) is not QueueSettings:
+        raise InvalidArgument(f"Settings are QueueSettings, not {type(settings).__name__}.")
+    space = state.namespaces.get(namespace)
+    present = None if space is None else space.queues.get(name)
+    if present is not None:
+        if present.settings != settings:
+            raise QueueDiffers(
+                f"Queue {name!r} is declared already, with other settings ({'; '.join(_named(present, settings))}); "
+                "declare it with the present ones, alter it, or delete it first."
+            )
+        present.used_at_ms = now_ms
+        return present
+    check_settings(settings)
+    _check_dead_letter_cycle(state, name, settings, namespace)
+    # Queues declared alike share one settings object, as their dead-letter queues do.
+    queue = state.add_queue(state.next_queue, namespace, name, settings, now_ms)
+    queue.attach(now_ms)
+    schedule_check(queue, now_ms)
+    state.journal.queue_declared(queue)
+    return queue
+
+
+def alter_queue(state: BrokerState, queue: Queue, settings: QueueSettings, *, now_ms: int) -> None:
+    """Give a queue other settings. They hold for what happens from now on; a message keeps the TTL it has."""
+    check_settings(settings)
+    if settings.durable != queue.settings.durable:
+        raise QueueDiffers(f"Queue {queue.name!r} cannot change between durable and not; declare another one.")
+    _check_dead_letter_cycle(state, queue.name, settings, queue.namespace)
+    queue.settings = settings
+    queue.detach()
+    queue.attach(now_ms)
+    schedule_check(queue, now_ms)
+    state.journal.queue_declared(queue)
+
+
+def delete_queue(
+    state: BrokerState, queue: Queue, *, if_empty: bool = False, if_unused: bool = False, now_ms: int
+) -> int:
+    """Delete a queue with all its messages and bindings; returns how many messages went with it."""
+    if if_empty and queue.depth:
+        raise QueueNotEmpty(f"Queue {queue.name!r} holds {queue.depth} messages; purge it or delete it regardless.")
+    if if_unused and queue.is_watched:
+        raise QueueInUse(f"Queue {queue.name!r} has consumers; cancel them or delete it regardless.")
+    depth = queue.depth
+    state.journal.queue_deleted(queue, now_ms)
+    apply_queue_deleted(state, queue)
+    return depth
+
+
+def apply_queue_deleted(state: BrokerState, queue: Queue) -> None:
+    state.drop_queue(queue)
+    namespace = state.namespaces[queue.namespace]
+    removed = namespace.topology.remove_queue(queue.name)
+    _delete_unused(state, namespace, removed.unused)
+
+
+def purge(state: BrokerState, queue: Queue, *, ready_only: bool = False, now_ms: int) -> int:
+    """Remove exactly what is in the queue now (or what is ready in it); returns how many that was."""
+    count = len(queue.ready) if ready_only else queue.depth
+    queue.used_at_ms = now_ms
+    state.journal.purged(queue, state.next_sequence, ready_only=ready_only, at_ms=now_ms)
+    state.inter(queue, ready_only=ready_only)
+    return count
+
+
+def pause(state: BrokerState, queue: Queue, *, is_paused: bool) -> None:
+    """A paused queue takes messages and hands none out."""
+    if queue.is_paused == is_paused:
+        return
+    queue.is_paused = is_paused
+    state.journal.queue_declared(queue)
+    if not is_paused and queue.is_watched:
+        state.woken.add(queue)
+
+
+def schedule_check(queue: Queue, now_ms: int) -> None:
+    """Put the queue itself into the calendar where it must be looked at: idle expiry, retention of old messages."""
+    waits = []
+    if queue.settings.expires_ms is not None:
+        waits.append(max(queue.used_at_ms + queue.settings.expires_ms, now_ms + 1))
+    if queue.settings.retention_ms is not None and queue.depth:
+        # A hundredth of the retention late at worst, a day at most; receiving checks exactly.
+        waits.append(now_ms + min(max(queue.settings.retention_ms // 100, 1000), 86_400_000))
+    queue.calendar.remove(queue)
+    if waits:
+        queue.calendar.add(queue, min(waits), now_ms)
+
+
+# -- exchanges --------------------------------------------------------------------------------------------------------
+
+
+def declare_exchange(
+    state: BrokerState, name: str, settings: ExchangeSettings, *, namespace: str = DEFAULT_NAMESPACE
+) -> Exchange:
+    check_name("namespace", namespace)
+    space = state.open_namespace(namespace)
+    present = space.topology.check_declare(name, settings)
+    if present is not None:
+        return present
+    exchange = space.topology.declare(name, state.next_exchange, settings)
+    state.next_exchange += 1
+    state.journal.exchange_declared(exchange)
+    return exchange
+
+
+def delete_exchange(state: BrokerState, namespace: Namespace, name: str, *, if_unused: bool = False) -> None:
+    exchange = namespace.topology.check_delete(name, if_unused=if_unused)
+    state.journal.exchange_deleted(exchange)
+    removed = namespace.topology.delete(name)
+    _delete_unused(state, namespace, removed.unused)
+
+
+def bind(state: BrokerState, namespace: Namespace, binding: Binding) -> None:
+    if namespace.topology.check_bind(binding, namespace.queues.__contains__):
+        namespace.topology.bind(binding)
+        state.journal.bound(namespace.name, binding)
+
+
+def unbind(state: BrokerState, namespace: Namespace, binding: Binding) -> None:
+    if namespace.topology.check_unbind(binding):
+        state.journal.unbound(namespace.name, binding)
+        removed = namespace.topology.unbind(binding)
+        _delete_unused(state, namespace, removed.unused)
+
+
+def _delete_unused(state: BrokerState, namespace: Namespace, names: tuple[str, ...] | list[str]) -> None:
+    """Auto-delete exchanges go with the last binding from them, and may take others along."""
+    pending = list(names)
+    while pending:
+        exchange = namespace.topology.find(pending.pop())
+        if exchange is not None:
+            state.journal.exchange_deleted(exchange)
+            pending += namespace.topology.delete(exchange.name).unused
+
+
+def _named(present: Queue, asked: QueueSettings) -> list[str]:
+    return differences(present.settings, asked)
+
+
+def _check_dead_letter_cycle(state: BrokerState, name: str, settings: QueueSettings, namespace: str) -> None:
+    """Follow the named dead-letter queues; coming back to where we started is refused."""
+    queues = state.namespaces[namespace].queues if namespace in state.namespaces else {}
+    path = [name]
+    target = settings.dead_letter_queue
+    while target is not None:
+        path.append(target)
+        if target in path[:-1]:
+            raise DeadLetterCycle(
+                f"Dead letters would go round in a circle: {' -> '.join(path)}; give one of them another target."
+            )
+        following = queues.get(target)
+        target = None if following is None else following.settings.dead_letter_queue

@@ -1,0 +1,68 @@
+"""Deduplication: within its window an id that was already published is accepted and not stored again.
+
+The memory outlives the message, a restart and the reclaiming of log blocks, so each entry knows the block it is noted
+in. Entries are forgotten in the order in which their windows end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+
+import msgspec
+
+from smista.core.message import Publication
+from smista.core.settings import DeduplicationScope, QueueSettings
+
+
+class Seen(msgspec.Struct, gc=False):
+    number: int
+    """The message that was stored under the id."""
+    created_at_ms: int
+    expires_at_ms: int
+    position: int = 0
+    """The log block this memory is noted in."""
+
+
+class DedupMemory:
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, Seen] = OrderedDict()
+
+    def get(self, key: str, now_ms: int) -> Seen | None:
+        seen = self._seen.get(key)
+        return None if seen is None or seen.expires_at_ms <= now_ms else seen
+
+    def remember(self, key: str, seen: Seen) -> None:
+        self._seen[key] = seen
+        self._seen.move_to_end(key)
+
+    def forget_expired(self, now_ms: int, limit: int = 2) -> None:
+        """Forget up to `limit` entries: called on every publish, so that forgetting keeps pace with learning."""
+        for _ in range(limit):
+            if not self._seen:
+                return
+            key = next(iter(self._seen))
+            if self._seen[key].expires_at_ms > now_ms:
+                return
+            del self._seen[key]
+
+    def items(self) -> list[tuple[str, Seen]]:
+        return list(self._seen.items())
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+
+def dedup_key(settings: QueueSettings, publication: Publication) -> str | None:
+    """Under which key the queue remembers this publication; None when it does not."""
+    envelope = publication.envelope
+    key = envelope.deduplication_id
+    if key is None:
+        if not settings.dedup_by_body:
+            return None
+        key = "sha256:" + hashlib.sha256(publication.body).hexdigest()
+    if settings.dedup_scope is DeduplicationScope.GROUP:
+        return f"{envelope.group or ''}\0{key}"
+    return key

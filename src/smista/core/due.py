@@ -1,0 +1,86 @@
+"""What happens when a deadline comes: schedules end, leases run out, messages expire, queues are looked after.
+
+Done in slices: the caller says how many entries at most, so that a million messages expiring in one instant never hold
+up anybody else for long.
+"""
+
+from __future__ import annotations
+
+from smista.core.calendar import Entry
+from smista.core.dead_letters import expire
+from smista.core.declaring import delete_queue, schedule_check
+from smista.core.message import Message, Reason, State
+from smista.core.queue import Queue
+from smista.core.retry import spread
+from smista.core.settling import fail
+from smista.core.state import BrokerState
+
+RETIRED_AT_ONCE = 500
+
+
+def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float = 0.0) -> list[Entry]:
+    """Do what is due, up to about `limit` things. Returns due entries that are not of the core (the engine's own)."""
+    foreign: list[Entry] = []
+    for entry in state.calendar.pop_due(now_ms, limit):
+        if type(entry) is Message:
+            # An earlier one in this slice may have settled it.
+            if entry.deadline_ms is not None and entry.deadline_ms <= now_ms:
+                _message_due(state, entry, now_ms, chance)
+        elif type(entry) is Queue:
+            _queue_due(state, entry, now_ms)
+        else:
+            foreign.append(entry)
+    return foreign
+
+
+def _message_due(state: BrokerState, message: Message, now_ms: int, chance: float) -> None:
+    queue = state.queues.get(message.queue)
+    # A purge empties the tables at once and leaves deadlines behind.
+    if queue is None or queue.find(message.sequence) is not message:
+        message.deadline_ms = None
+        return
+    match message.state:
+        case State.SCHEDULED:
+            queue.become_ready(message, now_ms)
+        case State.IN_FLIGHT:
+            message.deadline_ms = None
+            fail(state, queue, message, Reason.TIMED_OUT, chance=spread(chance, message.sequence), now_ms=now_ms)
+        case State.READY:
+            expire(state, queue, message, now_ms=now_ms)
+
+
+def _queue_due(state: BrokerState, queue: Queue, now_ms: int) -> None:
+    queue.deadline_ms = None
+    if queue.is_deleted:
+        return
+    expires_ms = queue.settings.expires_ms
+    if expires_ms is not None:
+        if queue.is_watched:
+            queue.used_at_ms = now_ms
+        if queue.used_at_ms + expires_ms <= now_ms:
+            delete_queue(state, queue, now_ms=now_ms)
+            return
+    has_more = _retire(state, queue, now_ms)
+    schedule_check(queue, now_ms)
+    if queue.rate is not None and queue.is_watched:
+        state.woken.add(queue)
+    if has_more:
+        queue.calendar.remove(queue)
+        queue.calendar.add(queue, now_ms, now_ms)
+
+
+def _retire(state: BrokerState, queue: Queue, now_ms: int) -> bool:
+    """Let go of ready and dead messages older than the queue's retention; True if there may be more."""
+    retention_ms = queue.settings.retention_ms
+    if retention_ms is None:
+        return False
+    old: list[Message] = []
+    for table in (queue.ready, queue.dead):
+        for message in table.values():
+            since_ms = message.deaths[-1].at_ms if message.state is State.DEAD else message.ready_at_ms
+            if since_ms + retention_ms > now_ms or len(old) >= RETIRED_AT_ONCE:
+                break
+            old.append(message)
+    for message in old:
+        expire(state, queue, message, now_ms=now_ms)
+    return len(old) >= RETIRED_AT_ONCE

@@ -1,0 +1,55 @@
+"""Exchanges: from a message's routing key and headers to the queues it goes to."""
+
+from smista.core.exchanges.arguments import Arguments, freeze, thaw
+from smista.core.exchanges.errors import (
+    BindingTargetNotFound,
+    ExchangeCycle,
+    ExchangeDiffers,
+    ExchangeInternal,
+    ExchangeInUse,
+    ExchangeNotFound,
+    ExchangeReserved,
+    InvalidBinding,
+    InvalidExchange,
+)
+from smista.core.exchanges.exchange import (
+    Binding,
+    Destination,
+    DestinationKind,
+    Exchange,
+    ExchangeKind,
+    ExchangeSettings,
+    ExchangeTarget,
+)
+from smista.core.exchanges.router import Route, Step, explain, route
+from smista.core.exchanges.topology import DEFAULT_EXCHANGE, PREDECLARED, Removed, Topology
+
+__all__ = [
+    "DEFAULT_EXCHANGE",
+    "PREDECLARED",
+    "Arguments",
+    "Binding",
+    "BindingTargetNotFound",
+    "Destination",
+    "DestinationKind",
+    "Exchange",
+    "ExchangeCycle",
+    "ExchangeDiffers",
+    "ExchangeInUse",
+    "ExchangeInternal",
+    "ExchangeKind",
+    "ExchangeNotFound",
+    "ExchangeReserved",
+    "ExchangeSettings",
+    "ExchangeTarget",
+    "InvalidBinding",
+    "InvalidExchange",
+    "Removed",
+    "Route",
+    "Step",
+    "Topology",
+    "explain",
+    "freeze",
+    "route",
+    "thaw",
+]

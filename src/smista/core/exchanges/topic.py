@@ -1,0 +1,202 @@
+"""The topic exchange: binding keys are patterns of words, kept in a trie.
+
+A key is words between dots. In a pattern `*` stands for exactly one word and `#` for none or more, anywhere.
+As in RabbitMQ an empty word is a word ("a..b" has three, "." has two) and the empty key has no words at all:
+`#` matches it, `*` does not.
+
+Patterns that begin alike share nodes:
+
+    orders.*       root -- orders -- *
+    orders.new                    `- new
+    #.urgent            `- # -- urgent
+
+A match walks the trie by the words of the key, as a set of nodes at a time and not as a search that turns
+back, so no pattern makes it exponential. Two facts keep the walk small:
+
+- a node has one parent, so a node reached by a word or a `*` is reached once and needs no check;
+- a `#` node may take any number of words, so once reached it stays until the key ends.
+
+So there are `reached` (new with each word) and `resting` (the `#` nodes, which only grow), and in one step
+every node is looked at once. The cost is words x nodes on the path: only wildcards on the key's own path add
+nodes, bindings elsewhere in the trie are never seen.
+
+Nodes do not know their parent (no reference cycles); unbinding keeps the path it came by and prunes it
+upwards.
+"""
+
+from collections.abc import Iterator
+from typing import Generic, cast
+
+from smista.core.exchanges.arguments import Arguments
+from smista.core.exchanges.matcher import D, Headers, Held, Match, hold, labels, let_go
+
+# Measured at 100,000 bindings, one in ten with a wildcard, keys of 3 words: a walk 3.3 to 5.7 us, a hit 0.06
+# to 0.1 us; storing a miss adds about 0.1 us (seen at 100 bindings, lost in the noise here). When full it is
+# emptied whole: simpler than choosing what to drop, and the keys in use are back after one walk each.
+CACHED_KEYS_MAX = 1024
+# Longer answers are not kept: 1024 keys that each reach 100,000 queues would be 800 MB.
+CACHED_DESTINATIONS_MAX = 64
+
+
+class _Node(Generic[D]):
+    __slots__ = ("held", "many", "one", "pattern", "words")
+
+    def __init__(self) -> None:
+        self.words: dict[str, _Node[D]] | None = None  # made when needed: most nodes are leaves
+        self.one: _Node[D] | None = None  # child for *
+        self.many: _Node[D] | None = None  # child for #
+        self.held: Held[D] | None = None
+        self.pattern = ""  # the whole binding key, where `held` is set
+
+    def child(self, word: str) -> "_Node[D] | None":
+        if word == "*":
+            return self.one
+        if word == "#":
+            return self.many
+        return None if self.words is None else self.words.get(word)
+
+    def grow(self, word: str) -> "_Node[D]":
+        node: _Node[D] = _Node()
+        if word == "*":
+            self.one = node
+        elif word == "#":
+            self.many = node
+        elif self.words is None:
+            self.words = {word: node}
+        else:
+            self.words[word] = node
+        return node
+
+    def drop(self, word: str) -> None:
+        if word == "*":
+            self.one = None
+        elif word == "#":
+            self.many = None
+        else:
+            assert self.words is not None
+            del self.words[word]
+            if not self.words:
+                self.words = None
+
+    @property
+    def is_bare(self) -> bool:
+        return self.held is None and self.words is None and self.one is None and self.many is None
+
+    def children(self) -> "Iterator[_Node[D]]":
+        if self.words is not None:
+            yield from self.words.values()
+        if self.one is not None:
+            yield self.one
+        if self.many is not None:
+            yield self.many
+
+
+class TopicMatcher(Generic[D]):
+    __slots__ = ("_cache", "_root")
+
+    def __init__(self) -> None:
+        self._root: _Node[D] = _Node()
+        self._cache: dict[str, tuple[D, ...]] = {}
+
+    def bind(self, destination: D, key: str, arguments: Arguments = ()) -> bool:
+        node = self._root
+        for word in _words(key):
+            node = node.child(word) or node.grow(word)
+        if node.held is None:
+            node.held, node.pattern = {}, key
+        if not hold(node.held, destination, arguments):
+            return False
+        self._cache.clear()
+        return True
+
+    def unbind(self, destination: D, key: str, arguments: Arguments = ()) -> bool:
+        path: list[tuple[_Node[D], str]] = []
+        node = self._root
+        for word in _words(key):
+            child = node.child(word)
+            if child is None:
+                return False
+            path.append((node, word))
+            node = child
+        if node.held is None or not let_go(node.held, destination, arguments):
+            return False
+        self._cache.clear()
+        if not node.held:
+            node.held, node.pattern = None, ""
+        while path and node.is_bare:
+            node, word = path.pop()
+            node.drop(word)
+        return True
+
+    def match(self, routing_key: str, headers: Headers = None) -> tuple[D, ...]:
+        known = self._cache.get(routing_key)
+        if known is not None:
+            return known
+        found = self._walk(routing_key)
+        if not found:
+            destinations: tuple[D, ...] = ()
+        elif len(found) == 1:
+            destinations = tuple(cast("Held[D]", found[0].held))
+        else:
+            merged: dict[D, None] = {}
+            for node in found:
+                merged.update(dict.fromkeys(cast("Held[D]", node.held)))
+            destinations = tuple(merged)
+        if len(destinations) <= CACHED_DESTINATIONS_MAX:
+            if len(self._cache) >= CACHED_KEYS_MAX:
+                self._cache.clear()
+            self._cache[routing_key] = destinations
+        return destinations
+
+    def explain(self, routing_key: str, headers: Headers = None) -> list[Match[D]]:
+        return [
+            Match(destination, node.pattern, cast("Arguments", label))
+            for node in self._walk(routing_key)
+            for destination, held in cast("Held[D]", node.held).items()
+            for label in labels(held)
+        ]
+
+    @property
+    def is_empty(self) -> bool:
+        return self._root.is_bare
+
+    def count_nodes(self) -> int:
+        """How many nodes the trie has, its root included. Visits them all."""
+        count, waiting = 0, [self._root]
+        while waiting:
+            count += 1
+            waiting.extend(waiting.pop().children())
+        return count
+
+    def _walk(self, routing_key: str) -> list[_Node[D]]:
+        """The nodes that hold the destinations of a key."""
+        reached: list[_Node[D]] = [self._root]
+        resting: dict[_Node[D], None] = {}
+        _rest(self._root.many, resting)
+        for word in _words(routing_key):
+            following: list[_Node[D]] = []
+            for nodes in (reached, resting) if resting else (reached,):
+                for node in nodes:
+                    if node.words is not None and (child := node.words.get(word)) is not None:
+                        following.append(child)
+                    if node.one is not None:
+                        following.append(node.one)
+            # Only now, for a node that comes to rest at this word must not take this word too.
+            for node in following:
+                if node.many is not None:
+                    _rest(node.many, resting)
+            reached = following
+            if not reached and not resting:
+                break
+        return [node for node in (*reached, *resting) if node.held is not None]
+
+
+def _rest(many: _Node[D] | None, resting: dict[_Node[D], None]) -> None:
+    """Let a `#` node rest, and with it the `#` below it, for each may stand for no word at all."""
+    while many is not None and many not in resting:
+        resting[many] = None
+        many = many.many
+
+
+def _words(key: str) -> list[str]:
+    return key.split(".") if key else []

@@ -1,0 +1,67 @@
+"""Where the core notes what it does. The engine writes the notes into the log; recovery reads them back.
+
+One method per kind of record. A record is noted before or after the transition it describes, never in another turn: all
+records of one command stand in one block and become durable together. `Journal` itself notes nothing: a broker without
+a log, as in the tests of the core, uses it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from smista.core.dedup import Seen
+from smista.core.exchanges import Binding, Exchange
+from smista.core.message import Fate, Message, Reason
+from smista.core.queue import Queue
+
+
+class Journal:
+    def queue_declared(self, queue: Queue) -> None:
+        """Declared, altered, paused or resumed: the whole of it, with its counters."""
+
+    def queue_deleted(self, queue: Queue, at_ms: int) -> None: ...
+
+    def exchange_declared(self, exchange: Exchange) -> None: ...
+
+    def exchange_deleted(self, exchange: Exchange) -> None: ...
+
+    def bound(self, namespace: str, binding: Binding) -> None: ...
+
+    def unbound(self, namespace: str, binding: Binding) -> None: ...
+
+    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
+        """Published to one queue. Sets where each body lies."""
+
+    def fanned_out(self, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:
+        """One message published to several queues: one body, all or none."""
+
+    def remembered(self, queue: Queue, key: str, seen: Seen) -> None:
+        """A deduplication id was learnt. Sets where the memory lies."""
+
+    def delivered(
+        self, queue: Queue, messages: Sequence[Message], deadline_ms: int | None, consumer: str, at_ms: int
+    ) -> None: ...
+
+    def extended(self, queue: Queue, messages: Sequence[Message], deadline_ms: int | None, at_ms: int) -> None: ...
+
+    def given_back(
+        self, queue: Queue, message: Message, reason: Reason, due_at_ms: int, error: str, at_ms: int
+    ) -> None: ...
+
+    def rescheduled(self, queue: Queue, message: Message, due_at_ms: int, at_ms: int) -> None: ...
+
+    def acknowledged(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None: ...
+
+    def removed(self, queue: Queue, messages: Sequence[Message], reason: Reason, at_ms: int) -> None:
+        """Gone without having been acknowledged: expired, dropped, cancelled."""
+
+    def parked(self, queue: Queue, message: Message, fate: Fate) -> None: ...
+
+    def moved(self, source: Queue, message: Message, target: Queue, copy: Message, fate: Fate) -> None:
+        """Out of one queue and into another as `copy`, in one record: dead-lettered or redriven."""
+
+    def purged(self, queue: Queue, cut: int, *, ready_only: bool, at_ms: int) -> None:
+        """Everything (or everything ready) below the sequence `cut` went."""
+
+    def forgotten(self, messages: Iterable[Message]) -> None:
+        """No record: the memory of these messages, purged before, is being freed."""

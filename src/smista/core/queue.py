@@ -1,0 +1,381 @@
+"""One queue: its messages, in four tables, and the primitive transitions between them.
+
+A message is in exactly one of the tables `scheduled`, `ready`, `in_flight`, `dead`, keyed by sequence, so the counts
+are the tables' lengths and "which state" has one answer. The ready line orders what `ready` holds; groups hold back
+what must wait for its predecessor; the calendar holds the one deadline a message has in its state.
+
+Primitives change, they never refuse: the commands decide first and note a record; recovery calls the same primitives
+from the records. While a log is being replayed the queue is *detached*: tables only. `attach` then builds line, groups
+and deadlines from the tables, which is why a due time that passed needs no record of its own: the calendar finds it.
+
+What the queue must not know: other queues, exchanges, consumers, the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from smista.core.calendar import Calendar
+from smista.core.counters import Counters
+from smista.core.dedup import DedupMemory
+from smista.core.groups import Groups
+from smista.core.message import Deliveries, Failure, Message, Reason, State
+from smista.core.rate import RateLimit
+from smista.core.ready import ReadyLine
+from smista.core.settings import PriorityPolicy, QueueSettings
+
+SCHEDULED, READY, IN_FLIGHT, DEAD, GONE = State
+FAILURES_KEPT = 32
+ERROR_LENGTH_MAX = 1024
+
+Table = dict[int, Message]
+_TABLE_OF = {READY: 0, SCHEDULED: 1, IN_FLIGHT: 2, DEAD: 3}
+
+
+class Queue:
+    __slots__ = (
+        "body_bytes",
+        "calendar",
+        "counters",
+        "created_at_ms",
+        "dead",
+        "deadline_ms",
+        "dedup",
+        "groups",
+        "in_flight",
+        "is_attached",
+        "is_deleted",
+        "is_paused",
+        "is_watched",
+        "line",
+        "name",
+        "namespace",
+        "number",
+        "position",
+        "rate",
+        "ready",
+        "scheduled",
+        "sequence",
+        "settings",
+        "used_at_ms",
+        "woken",
+    )
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        namespace: str,
+        name: str,
+        settings: QueueSettings,
+        created_at_ms: int,
+        calendar: Calendar,
+        woken: set[Queue],
+    ) -> None:
+        self.number = number
+        self.namespace = namespace
+        self.name = name
+        self.settings = settings
+        self.created_at_ms = created_at_ms
+        self.used_at_ms = created_at_ms
+        self.calendar = calendar
+        self.woken = woken
+        self.scheduled: Table = {}
+        self.ready: Table = {}
+        self.in_flight: Table = {}
+        self.dead: Table = {}
+        self.body_bytes = 0
+        self.counters = Counters()
+        self.line: ReadyLine | None = None
+        self.groups: Groups | None = None
+        self.dedup: DedupMemory | None = None
+        self.rate: RateLimit | None = None
+        self.is_attached = False
+        self.is_deleted = False
+        self.is_paused = False
+        self.is_watched = False
+        """Set by the engine while somebody waits for messages: the queue then reports itself in `woken`."""
+        self.position = 0
+        """The log block that holds its latest declaration."""
+        # As an entry of the calendar, where messages have positive sequences.
+        self.sequence = -number
+        self.deadline_ms: int | None = None
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        return len(self.ready) + len(self.scheduled) + len(self.in_flight) + len(self.dead)
+
+    def tables(self) -> tuple[Table, Table, Table, Table]:
+        return self.ready, self.scheduled, self.in_flight, self.dead
+
+    def find(self, sequence: int) -> Message | None:
+        for table in (self.in_flight, self.ready, self.scheduled, self.dead):
+            message = table.get(sequence)
+            if message is not None:
+                return message
+        return None
+
+    def messages(self) -> Iterator[Message]:
+        for table in self.tables():
+            yield from table.values()
+
+    # -- primitive transitions ----------------------------------------------------------------------------------------
+
+    def insert(self, message: Message, now_ms: int) -> None:
+        """A message enters: published, moved here from another queue, or read from the log."""
+        self.body_bytes += message.body_bytes
+        if message.ready_at_ms > now_ms:
+            message.state = SCHEDULED
+            self.scheduled[message.sequence] = message
+        else:
+            self.ready[message.sequence] = message
+        if self.is_attached:
+            self._index(message, now_ms, is_new=True)
+
+    def restore(self, message: Message) -> None:
+        """A message is read from the log in the state it had there."""
+        self.body_bytes += message.body_bytes
+        self.tables()[_TABLE_OF[message.state]][message.sequence] = message
+
+    def lease(self, message: Message, deadline_ms: int | None, now_ms: int) -> None:
+        """A message that was taken off the line (or is being replayed) goes to a consumer."""
+        deliveries = message.deliveries
+        if deliveries is None:
+            message.deliveries = Deliveries(1, 0, now_ms, now_ms, True)
+            self.counters.first_delivered += 1
+            self.counters.wait_ms_total += now_ms - message.ready_at_ms
+        else:
+            deliveries.count += 1
+            deliveries.last_at_ms = now_ms
+            deliveries.is_open = True
+        self.counters.delivered += 1
+        sequence = message.sequence
+        if self.ready.pop(sequence, None) is None:
+            self.scheduled.pop(sequence, None)
+        message.state = IN_FLIGHT
+        self.in_flight[sequence] = message
+        if self.is_attached:
+            if message.deadline_ms is not None:
+                self.calendar.remove(message)
+            if deadline_ms is not None:
+                self.calendar.add(message, deadline_ms, now_ms)
+        else:
+            message.deadline_ms = deadline_ms
+
+    def extend(self, message: Message, deadline_ms: int | None, now_ms: int) -> None:
+        if not self.is_attached:
+            message.deadline_ms = deadline_ms
+            return
+        self.calendar.remove(message)
+        if deadline_ms is not None:
+            self.calendar.add(message, deadline_ms, now_ms)
+
+    def give_back(self, message: Message, reason: Reason, due_at_ms: int, error: str, now_ms: int) -> None:
+        """A delivery ended without success: the message is ready at its old place, or scheduled if due later."""
+        self.note_failure(message, reason, error, now_ms)
+        self._leave_table(message)
+        if due_at_ms > now_ms:
+            if message.expires_at_ms is not None:
+                message.expires_at_ms += due_at_ms - now_ms
+            message.ready_at_ms = due_at_ms
+            message.state = SCHEDULED
+            self.scheduled[message.sequence] = message
+        else:
+            message.state = READY
+            self.ready[message.sequence] = message
+        if self.is_attached:
+            self._index(message, now_ms, is_new=False)
+
+    def note_failure(self, message: Message, reason: Reason, error: str, now_ms: int) -> None:
+        """Count how a delivery ended; only what failed enters the message's history."""
+        counters = self.counters
+        deliveries = message.deliveries
+        if deliveries is None:
+            return
+        if reason is Reason.TIMED_OUT:
+            counters.timed_out += 1
+        else:
+            deliveries.is_open = False
+            if reason is Reason.RELEASED:
+                counters.released += 1
+                return
+            counters.nacked += 1
+        deliveries.failure_count += 1
+        failure = Failure(deliveries.count, reason, deliveries.last_at_ms, now_ms, error)
+        deliveries.failures = (*deliveries.failures[-FAILURES_KEPT + 1 :], failure)
+
+    def become_ready(self, message: Message, now_ms: int) -> None:
+        """A scheduled message's time has come."""
+        del self.scheduled[message.sequence]
+        message.state = READY
+        message.deadline_ms = None
+        self.ready[message.sequence] = message
+        self._index(message, now_ms, is_new=False)
+
+    def reschedule(self, message: Message, due_at_ms: int, now_ms: int) -> None:
+        """A scheduled message gets another due time."""
+        if message.expires_at_ms is not None:
+            message.expires_at_ms += due_at_ms - message.ready_at_ms
+        message.ready_at_ms = due_at_ms
+        if self.is_attached:
+            self.calendar.remove(message)
+            self.calendar.add(message, due_at_ms, now_ms)
+
+    def remove(self, message: Message) -> None:
+        """A message is gone: settled for good, or moved elsewhere as another object."""
+        self.body_bytes -= message.body_bytes
+        state = message.state
+        self._leave_table(message)
+        message.state = GONE
+        if not self.is_attached:
+            return
+        if message.deadline_ms is not None:
+            self.calendar.remove(message)
+        groups = self.groups
+        if groups is None or state is DEAD:
+            if state is READY and self.line is not None:
+                self.line.leave(message)
+            return
+        is_first = groups.is_first(message)
+        if state is READY and is_first and self.line is not None:
+            self.line.leave(message)
+        successor = groups.leave(message)
+        if successor is not None and successor.state is READY:
+            self._line().put_back(successor)
+            self._wake()
+
+    def park(self, message: Message) -> None:
+        """A message has failed for good and has nowhere to go: it stays, dead."""
+        self.remove(message)
+        message.state = DEAD
+        self.body_bytes += message.body_bytes
+        self.dead[message.sequence] = message
+
+    def take_all(self, *, ready_only: bool) -> list[Table]:
+        """Empty the queue at once, whatever its depth; the caller frees what was in it, and its bytes, at leisure."""
+        if ready_only:
+            taken = [self.ready]
+            self.ready = {}
+        else:
+            taken = [table for table in self.tables() if table]
+            self.ready, self.scheduled, self.in_flight, self.dead = {}, {}, {}, {}
+            self.dedup = None
+        self.counters.purged += sum(map(len, taken))
+        self.line = None
+        if self.groups is not None:
+            self.groups = None
+            self._rebuild_groups()
+        return taken
+
+    # -- indexes ------------------------------------------------------------------------------------------------------
+
+    def attach(self, now_ms: int) -> None:
+        """Build line, groups and deadlines from the tables; from here on the primitives keep them."""
+        assert not self.is_attached
+        self.is_attached = True
+        if self.settings.ordered:
+            self.groups = Groups()
+        if self.settings.rate_limit is not None:
+            self.rate = RateLimit(self.settings.rate_limit, now_ms)
+        self.ready = _in_sequence(self.ready)
+        self._rebuild_groups()
+        groups = self.groups
+        for message in self.ready.values():
+            if groups is None or groups.is_first(message):
+                self._line().append(message)
+            if message.expires_at_ms is not None:
+                self.calendar.add(message, message.expires_at_ms, now_ms)
+        for message in self.scheduled.values():
+            self.calendar.add(message, message.ready_at_ms, now_ms)
+        for message in self.in_flight.values():
+            if message.deadline_ms is not None:
+                self.calendar.add(message, message.deadline_ms, now_ms)
+
+    def look_at(self, at_ms: int, now_ms: int) -> None:
+        """Have the queue itself looked after at `at_ms`, unless that happens sooner anyway."""
+        if self.deadline_ms is None or self.deadline_ms > at_ms:
+            self.calendar.remove(self)
+            self.calendar.add(self, at_ms, now_ms)
+
+    def detach(self) -> None:
+        """Forget the deadlines; used when settings change, before attaching again."""
+        for message in self.messages():
+            deadline_ms = message.deadline_ms
+            if deadline_ms is not None:
+                self.calendar.remove(message)
+                if message.state is IN_FLIGHT:
+                    message.deadline_ms = deadline_ms
+        self.calendar.remove(self)
+        self.line = self.groups = self.rate = None
+        self.is_attached = False
+
+    def _index(self, message: Message, now_ms: int, *, is_new: bool) -> None:
+        """Give a message that has just become scheduled or ready its place in line and calendar."""
+        groups = self.groups
+        is_free = True
+        group = message.envelope.group
+        if groups is not None and group is not None:
+            is_free = groups.join(group, message) if is_new else groups.is_first(message)
+        if message.state is SCHEDULED:
+            if message.deadline_ms is not None:
+                self.calendar.remove(message)
+            self.calendar.add(message, message.ready_at_ms, now_ms)
+            return
+        if message.deadline_ms is not None:
+            self.calendar.remove(message)
+        if message.expires_at_ms is not None:
+            self.calendar.add(message, message.expires_at_ms, now_ms)
+        if is_free:
+            line = self.line
+            if line is None:
+                line = self._line()
+            if is_new:
+                line.append(message)
+            else:
+                line.put_back(message)
+            if self.is_watched:
+                self.woken.add(self)
+
+    def _line(self) -> ReadyLine:
+        if self.line is None:
+            self.line = ReadyLine(is_weighted=self.settings.priority_policy is PriorityPolicy.WEIGHTED)
+        return self.line
+
+    def _wake(self) -> None:
+        if self.is_watched:
+            self.woken.add(self)
+
+    def _rebuild_groups(self) -> None:
+        if not self.settings.ordered:
+            return
+        self.groups = Groups()
+        rows: Iterable[Message] = (
+            message
+            for table in (self.ready, self.scheduled, self.in_flight)
+            for message in table.values()
+            if message.envelope.group is not None
+        )
+        for message in sorted(rows, key=lambda message: message.sequence):
+            assert message.envelope.group is not None
+            self.groups.join(message.envelope.group, message)
+
+    def _leave_table(self, message: Message) -> None:
+        sequence = message.sequence
+        match message.state:
+            case State.IN_FLIGHT:
+                del self.in_flight[sequence]
+            case State.READY:
+                del self.ready[sequence]
+            case State.SCHEDULED:
+                del self.scheduled[sequence]
+            case State.DEAD:
+                del self.dead[sequence]
+
+
+def _in_sequence(table: Table) -> Table:
+    """The table in the order of its keys, which relocated and returned messages may have disturbed."""
+    sequences = list(table)
+    in_order = sorted(sequences)
+    return table if sequences == in_order else {sequence: table[sequence] for sequence in in_order}

@@ -1,0 +1,180 @@
+"""The ready messages of one queue, in the order in which they will be received.
+
+Within a priority the order is that of the sequences. New messages come in that order anyway, so they are appended; what
+comes back from a consumer or out of the schedule has an older sequence and goes into a small heap beside. The next
+message of a bucket is the smaller of the two heads.
+
+    priority 9:  returned (heap)  3 7        fresh (segments)  12 13 15 ...
+    priority 0:  returned         -          fresh              1  2  4 ...
+
+Nothing is ever taken out of the middle: a message that stops being ready (expired, purged, acknowledged late) leaves
+its slot behind, recognised by its state when the slot is reached. Should such slots outnumber the live ones, `sweep`
+rebuilds one segment at a time. A message that moves to another queue becomes another object, so no slot is mistaken.
+
+Strict policy serves the highest priority first. Weighted policy gives the level p a share of p+1 among the levels that
+have messages (stride scheduling): a level is served at least once in (sum of shares / its share) + 1 deliveries.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator
+
+from smista.core.message import Message, State
+
+SEGMENT = 4096
+_STRIDE = 1 << 32
+_READY = State.READY
+
+
+class Bucket:
+    """The ready messages of one priority."""
+
+    __slots__ = ("_swept", "count", "passed", "returned", "segments", "slots", "stride")
+
+    def __init__(self, priority: int) -> None:
+        self.segments: deque[deque[Message]] = deque((deque(),))
+        self.returned: list[tuple[int, Message]] = []
+        self.count = 0
+        self.slots = 0
+        self.stride = _STRIDE // (priority + 1)
+        self.passed = 0
+        self._swept = 0
+
+    def append(self, message: Message) -> None:
+        tail = self.segments[-1]
+        if len(tail) >= SEGMENT:
+            tail = deque()
+            self.segments.append(tail)
+        tail.append(message)
+        self.count += 1
+        self.slots += 1
+
+    def put_back(self, message: Message) -> None:
+        heapq.heappush(self.returned, (message.sequence, message))
+        self.count += 1
+        self.slots += 1
+
+    def head(self) -> Message | None:
+        """The next message, left where it is; slots left behind by others are cleared on the way."""
+        while self.slots:
+            segment = self.segments[0]
+            if not segment and len(self.segments) > 1:
+                self.segments.popleft()
+                continue
+            if self.returned and (not segment or self.returned[0][0] < segment[0].sequence):
+                message = self.returned[0][1]
+                if message.state is _READY:
+                    return message
+                heapq.heappop(self.returned)
+            else:
+                message = segment[0]
+                if message.state is _READY:
+                    return message
+                segment.popleft()
+            self.slots -= 1
+        return None
+
+    def pop(self) -> None:
+        """Take the message that `head` has just returned."""
+        segment = self.segments[0]
+        if self.returned and (not segment or self.returned[0][0] < segment[0].sequence):
+            heapq.heappop(self.returned)
+        else:
+            segment.popleft()
+        self.slots -= 1
+        self.count -= 1
+
+    def sweep(self) -> None:
+        """Clear the slots left behind, a segment at a time; call until `slots` is near `count` again."""
+        if len(self.returned) > SEGMENT // 2:
+            self.returned = [pair for pair in self.returned if pair[1].state is _READY]
+            heapq.heapify(self.returned)
+        self._swept = (self._swept + 1) % len(self.segments)
+        self.segments[self._swept] = deque(m for m in self.segments[self._swept] if m.state is _READY)
+        self.slots = len(self.returned) + sum(map(len, self.segments))
+
+    def in_order(self) -> Iterator[Message]:
+        fresh = (message for segment in self.segments for message in segment)
+        for _, message in heapq.merge(sorted(self.returned, key=_first), ((m.sequence, m) for m in fresh), key=_first):
+            if message.state is _READY:
+                yield message
+
+
+def _first(pair: tuple[int, Message]) -> int:
+    return pair[0]
+
+
+class ReadyLine:
+    __slots__ = ("_buckets", "_is_weighted", "_priorities")
+
+    def __init__(self, *, is_weighted: bool) -> None:
+        self._buckets: dict[int, Bucket] = {}
+        # Priorities that may have messages, negated so that the highest comes first.
+        self._priorities: list[int] = []
+        self._is_weighted = is_weighted
+
+    def append(self, message: Message) -> None:
+        """Put in a message that has just been published: its sequence is the highest of all."""
+        bucket = self._buckets.get(message.priority)
+        (bucket or self._open(message.priority)).append(message)
+
+    def put_back(self, message: Message) -> None:
+        """Put in a message that comes back to its old place."""
+        bucket = self._buckets.get(message.priority)
+        (bucket or self._open(message.priority)).put_back(message)
+
+    def leave(self, message: Message) -> None:
+        """Note that a message is no longer ready and leaves its slot behind."""
+        bucket = self._buckets[message.priority]
+        bucket.count -= 1
+        if bucket.slots > SEGMENT and bucket.slots > 2 * bucket.count:
+            bucket.sweep()
+
+    def pop(self) -> Message | None:
+        """Take the next message by priority and age."""
+        while self._priorities:
+            priority = self._choose()
+            bucket = self._buckets[priority]
+            message = bucket.head()
+            if message is not None:
+                bucket.pop()
+                bucket.passed += bucket.stride
+                return message
+            self._close(priority)
+        return None
+
+    def oldest(self) -> Message | None:
+        """The ready message that has been in the queue longest, whatever its priority; left in place."""
+        heads = [head for bucket in self._buckets.values() if (head := bucket.head()) is not None]
+        return min(heads, key=lambda message: message.sequence, default=None)
+
+    def position(self, priority: int) -> int:
+        """How many messages stand at this priority or above: the place of one that was just appended."""
+        if len(self._priorities) == 1:
+            return self._buckets[priority].count
+        return sum(bucket.count for other, bucket in self._buckets.items() if other >= priority)
+
+    def in_order(self) -> Iterator[Message]:
+        """All ready messages by strict priority and age, nothing taken."""
+        for negated in self._priorities:
+            yield from self._buckets[-negated].in_order()
+
+    def _choose(self) -> int:
+        if not self._is_weighted or len(self._priorities) == 1:
+            return -self._priorities[0]
+        return -min(self._priorities, key=lambda negated: (self._buckets[-negated].passed, negated))
+
+    def _open(self, priority: int) -> Bucket:
+        bucket = self._buckets[priority] = Bucket(priority)
+        if self._priorities:
+            # A level that was empty starts level with the others instead of making up for its absence.
+            bucket.passed = min(other.passed for other in self._buckets.values() if other is not bucket)
+        insort(self._priorities, -priority)
+        return bucket
+
+    def _close(self, priority: int) -> None:
+        del self._buckets[priority]
+        self._priorities.remove(-priority)

@@ -1,0 +1,68 @@
+"""Receiving: the next messages of a queue, each under a lease."""
+
+from __future__ import annotations
+
+from smista.core.dead_letters import expire
+from smista.core.errors import InvalidArgument
+from smista.core.message import FOREVER_MS, Message
+from smista.core.queue import Queue
+from smista.core.state import BrokerState
+
+
+def receive(
+    state: BrokerState,
+    queue: Queue,
+    limit: int,
+    *,
+    lease_ms: int | None = None,
+    consumer: str = "",
+    several_per_group: bool = False,
+    now_ms: int,
+) -> list[Message]:
+    """Up to `limit` messages, in flight from now on; none when the queue is empty, paused or over its rate.
+
+    `lease_ms` None means the queue's; `FOREVER_MS` never runs out. `several_per_group` lets one call take messages that
+    follow each other in one ordered group, which then waits until all of them are settled.
+    """
+    if lease_ms is None:
+        lease_ms = queue.settings.lease_ms
+    elif type(lease_ms) is not int or not 0 <= lease_ms <= FOREVER_MS:
+        raise InvalidArgument(f"lease_ms is {lease_ms!r}; give a whole number of milliseconds, 0 or more.")
+    queue.used_at_ms = now_ms
+    line = queue.line
+    if line is None or queue.is_paused:
+        return []
+    if queue.rate is not None:
+        limit = min(limit, queue.rate.available(now_ms))
+    retention_ms = queue.settings.retention_ms
+    deadline_ms = None if lease_ms >= FOREVER_MS else now_ms + lease_ms
+    taken: list[Message] = []
+    while len(taken) < limit:
+        message = line.pop()
+        if message is None:
+            break
+        expires_at_ms = message.expires_at_ms
+        if (expires_at_ms is not None and expires_at_ms < now_ms) or (
+            retention_ms is not None and message.ready_at_ms + retention_ms <= now_ms
+        ):
+            line.put_back(message)
+            expire(state, queue, message, now_ms=now_ms)
+            continue
+        queue.lease(message, deadline_ms, now_ms)
+        taken.append(message)
+        if several_per_group and queue.groups is not None:
+            for follower in queue.groups.followers(message)[: limit - len(taken)]:
+                queue.lease(follower, deadline_ms, now_ms)
+                taken.append(follower)
+    if taken:
+        if queue.rate is not None:
+            queue.rate.take(len(taken))
+        state.journal.delivered(queue, taken, deadline_ms, consumer, now_ms)
+    return taken
+
+
+def peek(queue: Queue, limit: int) -> list[Message]:
+    """The next messages in the order in which they would be received, without any effect."""
+    if queue.line is None:
+        return []
+    return [message for message, _ in zip(queue.line.in_order(), range(limit), strict=False)]

@@ -1,0 +1,151 @@
+"""What a queue can be told. Every field has its default here and nowhere else."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from smista.core.errors import InvalidName, InvalidSettings
+from smista.core.message import FOREVER_MS
+
+DAY_MS = 24 * 60 * 60 * 1000
+PRIORITY_MAX = 255
+NAME_BYTES_MAX = 255
+PREFETCH_MAX = 65_535
+
+
+class Backoff(enum.StrEnum):
+    NONE = "none"
+    LINEAR = "linear"
+    EXPONENTIAL = "exponential"
+
+
+class Overflow(enum.StrEnum):
+    REJECT = "reject"
+    DROP_OLDEST = "drop-oldest"
+    DEAD_LETTER_OLDEST = "dead-letter-oldest"
+
+
+class DeadLetterMode(enum.StrEnum):
+    """Where a message goes that has failed for good."""
+
+    MOVE = "move"  # to the dead-letter queue or exchange
+    PARK = "park"  # stays in its own queue, in state dead
+    DROP = "drop"  # nowhere; only where an operator asks for it
+
+
+class PriorityPolicy(enum.StrEnum):
+    STRICT = "strict"
+    WEIGHTED = "weighted"
+
+
+class DeduplicationScope(enum.StrEnum):
+    QUEUE = "queue"
+    GROUP = "group"
+
+
+class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    lease_ms: int = 30_000
+    max_retries: int | None = 3
+    retry_backoff: Backoff = Backoff.EXPONENTIAL
+    retry_base_ms: int = 1_000
+    retry_cap_ms: int = 900_000
+    retry_jitter: float = 0.0
+    backoff_on_timeout: bool = False
+    dead_letter: DeadLetterMode = DeadLetterMode.MOVE
+    dead_letter_queue: str | None = None
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    dead_letter_max_depth: int | None = 10_000
+    max_depth: int | None = None
+    max_bytes: int | None = None
+    body_bytes_max: int | None = None
+    overflow: Overflow = Overflow.REJECT
+    message_ttl_ms: int | None = None
+    retention_ms: int | None = 14 * DAY_MS
+    delay_ms: int = 0
+    durable: bool = True
+    prefetch: int = 10
+    max_prefetch: int = 1_000
+    dedup_window_ms: int = 300_000
+    dedup_by_body: bool = False
+    dedup_scope: DeduplicationScope = DeduplicationScope.QUEUE
+    rate_limit: float | None = None
+    ordered: bool = False
+    max_priority: int = PRIORITY_MAX
+    default_priority: int = 0
+    priority_policy: PriorityPolicy = PriorityPolicy.STRICT
+    single_active_consumer: bool = False
+    expires_ms: int | None = None
+
+
+DEFAULT = QueueSettings()
+
+# field: (least, most), None is allowed where the field's type allows it
+_RANGES: dict[str, tuple[float, float]] = {
+    "lease_ms": (0, FOREVER_MS),
+    "max_retries": (0, 1 << 31),
+    "retry_base_ms": (0, FOREVER_MS),
+    "retry_cap_ms": (0, FOREVER_MS),
+    "retry_jitter": (0.0, 1.0),
+    "dead_letter_max_depth": (1, 1 << 62),
+    "max_depth": (1, 1 << 62),
+    "max_bytes": (1, 1 << 62),
+    "body_bytes_max": (1, 1 << 31),
+    "message_ttl_ms": (0, FOREVER_MS),
+    "retention_ms": (1, FOREVER_MS),
+    "delay_ms": (0, FOREVER_MS),
+    "prefetch": (1, PREFETCH_MAX),
+    "max_prefetch": (1, PREFETCH_MAX),
+    "dedup_window_ms": (0, FOREVER_MS),
+    "rate_limit": (0.001, 1e9),
+    "max_priority": (0, PRIORITY_MAX),
+    "default_priority": (0, PRIORITY_MAX),
+    "expires_ms": (1, FOREVER_MS),
+}
+
+
+def check_settings(settings: QueueSettings) -> None:
+    """Raise `InvalidSettings` naming the first setting that is of the wrong type, out of range or at odds."""
+    try:
+        msgspec.convert(msgspec.to_builtins(settings), QueueSettings)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidSettings(f"The queue's settings are not valid: {error}.") from None
+    for field, (least, most) in _RANGES.items():
+        value = getattr(settings, field)
+        if value is not None and not least <= value <= most:
+            raise InvalidSettings(f"Setting {field} is {value}; give it a value from {least} to {most}.")
+    if settings.default_priority > settings.max_priority:
+        raise InvalidSettings(
+            f"Setting default_priority ({settings.default_priority}) is above max_priority "
+            f"({settings.max_priority}); lower the one or raise the other."
+        )
+    if settings.prefetch > settings.max_prefetch:
+        raise InvalidSettings(
+            f"Setting prefetch ({settings.prefetch}) is above max_prefetch ({settings.max_prefetch})."
+        )
+    if settings.dead_letter_queue is not None and settings.dead_letter_exchange is not None:
+        raise InvalidSettings("Name a dead_letter_queue or a dead_letter_exchange, not both.")
+    if settings.dead_letter_routing_key is not None and settings.dead_letter_exchange is None:
+        raise InvalidSettings("A dead_letter_routing_key needs a dead_letter_exchange.")
+
+
+def check_name(kind: str, name: object) -> str:
+    """Return `name` if it can name a `kind` (queue, exchange, namespace), else raise `InvalidName`."""
+    if not isinstance(name, str):
+        raise InvalidName(f"A {kind} is named by text, not by {type(name).__name__}.")
+    if not 1 <= len(name.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX:
+        raise InvalidName(f"A {kind}'s name has 1 to {NAME_BYTES_MAX} bytes; {name[:40]!r} does not.")
+    if not name.isprintable():
+        raise InvalidName(f"The {kind} name {name!r} holds characters that cannot be printed; leave them out.")
+    return name
+
+
+def differences(present: QueueSettings, asked: QueueSettings) -> list[str]:
+    """The settings in which the two differ, each as `name: present 1, asked for 2`."""
+    return [
+        f"{field}: present {getattr(present, field)!r}, asked for {getattr(asked, field)!r}"
+        for field in QueueSettings.__struct_fields__
+        if getattr(present, field) != getattr(asked, field)
+    ]

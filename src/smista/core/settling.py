@@ -1,0 +1,202 @@
+"""Settling: what the holder of a delivery may do with it. Everything here takes a receipt.
+
+A receipt is good while its delivery is the message's last and has not been settled. One exception is made on purpose:
+when a lease ran out and nobody else has received the message since, a late acknowledgement still counts, except in an
+ordered queue, whose order it could break. Nothing else works after the lease: the failure has been counted already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from smista.core.dead_letters import bury_in_dead_letters, discard, expire
+from smista.core.errors import InvalidArgument, LeaseExpired, MessageNotFound, StaleReceipt
+from smista.core.message import FOREVER_MS, Message, Reason, Receipt, State
+from smista.core.queue import ERROR_LENGTH_MAX, Queue
+from smista.core.retry import backoff_ms, has_retries_left
+from smista.core.state import BrokerState
+from smista.errors import BrokerError
+
+Outcome = BrokerError | None
+
+
+def held(state: BrokerState, receipt: Receipt) -> tuple[Queue, Message]:
+    """The queue and message of a delivery that is in flight under this receipt, or raise."""
+    queue = state.queues.get(receipt.queue)
+    if queue is None:
+        raise StaleReceipt("The receipt's queue has been deleted; its messages went with it.")
+    message = queue.in_flight.get(receipt.sequence)
+    if message is not None and message.deliveries is not None and message.deliveries.count == receipt.delivery:
+        return queue, message
+    raise _stale(queue, receipt)
+
+
+def acknowledge(state: BrokerState, receipts: Iterable[Receipt], *, now_ms: int) -> list[Outcome]:
+    """Each delivery was a success: its message is gone. One outcome per receipt: None, or why not."""
+    outcomes: list[Outcome] = []
+    batch: list[Message] = []
+    batch_queue: Queue | None = None
+    for receipt in receipts:
+        try:
+            queue, message = _acknowledgeable(state, receipt)
+        except BrokerError as error:
+            outcomes.append(error)
+            continue
+        if queue is not batch_queue:
+            if batch_queue is not None:
+                state.journal.acknowledged(batch_queue, batch, now_ms)
+            batch, batch_queue = [], queue
+        queue.counters.acknowledged += 1
+        queue.remove(message)
+        batch.append(message)
+        outcomes.append(None)
+    if batch_queue is not None:
+        state.journal.acknowledged(batch_queue, batch, now_ms)
+    return outcomes
+
+
+def nack(
+    state: BrokerState,
+    receipt: Receipt,
+    *,
+    requeue: bool = True,
+    delay_ms: int | None = None,
+    error: str = "",
+    chance: float = 0.0,
+    now_ms: int,
+) -> bool:
+    """A delivery failed. Returns True if the message will be retried, False if it is dead.
+
+    With `requeue` it is retried after the queue's back-off, or after `delay_ms`, as long as it has retries left.
+    """
+    if delay_ms is not None and (type(delay_ms) is not int or not 0 <= delay_ms <= FOREVER_MS):
+        raise InvalidArgument(f"delay_ms is {delay_ms!r}; give a whole number of milliseconds, 0 or more.")
+    queue, message = held(state, receipt)
+    if not requeue:
+        bury_in_dead_letters(
+            state, queue, message, Reason.REJECTED, failed_by=Reason.NACKED, error=error, now_ms=now_ms
+        )
+        return False
+    return fail(state, queue, message, Reason.NACKED, delay_ms=delay_ms, error=error, chance=chance, now_ms=now_ms)
+
+
+def fail(
+    state: BrokerState,
+    queue: Queue,
+    message: Message,
+    reason: Reason,
+    *,
+    delay_ms: int | None = None,
+    error: str = "",
+    chance: float = 0.0,
+    now_ms: int,
+) -> bool:
+    """End a delivery that failed, whoever says so: the consumer, the clock, or its vanished connection."""
+    settings = queue.settings
+    failure_count = message.failure_count + 1
+    max_retries = settings.max_retries if message.envelope.max_retries is None else message.envelope.max_retries
+    if not has_retries_left(max_retries, failure_count):
+        bury_in_dead_letters(state, queue, message, Reason.MAX_RETRIES, failed_by=reason, error=error, now_ms=now_ms)
+        return False
+    if message.expires_at_ms is not None and message.expires_at_ms <= now_ms:
+        expire(state, queue, message, now_ms=now_ms)
+        return False
+    if delay_ms is None:
+        has_backoff = reason is Reason.NACKED or settings.backoff_on_timeout
+        delay_ms = backoff_ms(settings, failure_count, chance) if has_backoff else 0
+    _give_back(state, queue, message, reason, now_ms + delay_ms, error, now_ms)
+    return True
+
+
+def release(state: BrokerState, receipt: Receipt, *, now_ms: int) -> None:
+    """Back to its old place at once, not counted as a failure."""
+    queue, message = held(state, receipt)
+    if message.expires_at_ms is not None and message.expires_at_ms <= now_ms:
+        expire(state, queue, message, now_ms=now_ms)
+    else:
+        _give_back(state, queue, message, Reason.RELEASED, now_ms, "", now_ms)
+
+
+def extend(state: BrokerState, receipts: Sequence[Receipt], lease_ms: int, *, now_ms: int) -> list[Outcome]:
+    """The leases now end `lease_ms` from now."""
+    if type(lease_ms) is not int or not 0 <= lease_ms <= FOREVER_MS:
+        raise InvalidArgument(f"lease_ms is {lease_ms!r}; give a whole number of milliseconds, 0 or more.")
+    deadline_ms = None if lease_ms >= FOREVER_MS else now_ms + lease_ms
+    outcomes: list[Outcome] = []
+    for receipt in receipts:
+        try:
+            queue, message = held(state, receipt)
+        except BrokerError as error:
+            outcomes.append(error)
+            continue
+        queue.extend(message, deadline_ms, now_ms)
+        state.journal.extended(queue, (message,), deadline_ms, now_ms)
+        outcomes.append(None)
+    return outcomes
+
+
+def receipt_for(queue: Queue, sequence: int) -> Receipt:
+    """The receipt of whoever holds this message now: for commands that name a message by its id."""
+    message = queue.in_flight.get(sequence)
+    if message is None or message.deliveries is None:
+        raise MessageNotFound(f"Nobody holds such a message of queue {queue.name!r}; it may have been settled.")
+    return Receipt(queue.number, sequence, message.deliveries.count)
+
+
+def _give_back(
+    state: BrokerState, queue: Queue, message: Message, reason: Reason, due_at_ms: int, error: str, now_ms: int
+) -> None:
+    error = error[:ERROR_LENGTH_MAX]
+    state.journal.given_back(queue, message, reason, due_at_ms, error, now_ms)
+    queue.give_back(message, reason, due_at_ms, error, now_ms)
+
+
+def _acknowledgeable(state: BrokerState, receipt: Receipt) -> tuple[Queue, Message]:
+    queue = state.queues.get(receipt.queue)
+    if queue is not None:
+        message = queue.in_flight.get(receipt.sequence)
+        if message is None and not queue.settings.ordered:
+            message = queue.ready.get(receipt.sequence) or queue.scheduled.get(receipt.sequence)
+        if message is not None:
+            deliveries = message.deliveries
+            if deliveries is not None and deliveries.count == receipt.delivery and deliveries.is_open:
+                return queue, message
+    return held(state, receipt)
+
+
+def _stale(queue: Queue, receipt: Receipt) -> StaleReceipt:
+    message = queue.find(receipt.sequence)
+    if message is None or message.state is State.DEAD:
+        return StaleReceipt(f"The message has left queue {queue.name!r}: it was settled, expired or dead-lettered.")
+    deliveries = message.deliveries
+    if deliveries is not None and deliveries.count == receipt.delivery and deliveries.is_open:
+        return LeaseExpired(
+            f"The lease ran out before this was settled; queue {queue.name!r} will deliver the message again. "
+            "Extend the lease of slow work, or ask for a longer one."
+        )
+    return StaleReceipt(
+        f"The receipt names delivery {receipt.delivery}, which is over; the message has since been given back to "
+        f"queue {queue.name!r} or handed out again."
+    )
+
+
+def reschedule(state: BrokerState, queue: Queue, sequence: int, due_at_ms: int, *, now_ms: int) -> None:
+    """Give a scheduled message another due time."""
+    if type(due_at_ms) is not int or not 0 <= due_at_ms <= FOREVER_MS:
+        raise InvalidArgument(f"due_at_ms is {due_at_ms!r}; give an instant in milliseconds.")
+    message = _scheduled(queue, sequence)
+    due_at_ms = max(due_at_ms, now_ms)
+    state.journal.rescheduled(queue, message, due_at_ms, now_ms)
+    queue.reschedule(message, due_at_ms, now_ms)
+
+
+def cancel(state: BrokerState, queue: Queue, sequence: int, *, now_ms: int) -> None:
+    """Remove a message that has not become ready yet."""
+    discard(state, queue, _scheduled(queue, sequence), Reason.CANCELLED, now_ms=now_ms)
+
+
+def _scheduled(queue: Queue, sequence: int) -> Message:
+    message = queue.scheduled.get(sequence)
+    if message is None:
+        raise MessageNotFound(f"Queue {queue.name!r} has no such scheduled message; it may be ready by now.")
+    return message

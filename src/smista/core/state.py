@@ -1,0 +1,124 @@
+"""All that a broker knows: namespaces with their queues and exchanges, the calendar, the next numbers.
+
+Commands live in modules of their own (`publishing`, `receiving`, `settling`, `dead_letters`, `declaring`, `due`,
+`browsing`) as functions over this state. None of them waits, reads a clock or draws a number: each is one atomic step.
+"""
+
+from __future__ import annotations
+
+from smista.core.calendar import Calendar
+from smista.core.errors import NamespaceNotFound, QueueNotFound
+from smista.core.exchanges import Topology
+from smista.core.journal import Journal
+from smista.core.queue import Queue, Table
+from smista.core.settings import QueueSettings
+
+BODY_BYTES_MAX = 1 << 20
+DEFAULT_NAMESPACE = "/"
+
+
+class Namespace:
+    """A world of its own: AMQP's virtual host, SQS's account."""
+
+    __slots__ = ("name", "queues", "topology")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queues: dict[str, Queue] = {}
+        self.topology = Topology(name)
+
+
+class BrokerState:
+    __slots__ = (
+        "body_bytes_max",
+        "calendar",
+        "graves",
+        "journal",
+        "namespaces",
+        "next_exchange",
+        "next_queue",
+        "next_sequence",
+        "queues",
+        "woken",
+    )
+
+    def __init__(self, journal: Journal | None = None, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        self.journal = journal or Journal()
+        self.body_bytes_max = body_bytes_max
+        self.calendar = Calendar()
+        self.namespaces: dict[str, Namespace] = {DEFAULT_NAMESPACE: Namespace(DEFAULT_NAMESPACE)}
+        self.queues: dict[int, Queue] = {}
+        self.next_queue = 1
+        self.next_exchange = 1
+        self.next_sequence = 1
+        self.woken: set[Queue] = set()
+        """Queues in which something became ready while somebody was waiting; the engine empties it."""
+        self.graves: list[tuple[Queue, Table]] = []
+        """Tables of purged messages whose memory is still to be freed, see `bury`."""
+
+    def namespace(self, name: str) -> Namespace:
+        namespace = self.namespaces.get(name)
+        if namespace is None:
+            raise NamespaceNotFound(f"There is no namespace {name!r}; declare a queue in it first.")
+        return namespace
+
+    def queue(self, name: str, namespace: str = DEFAULT_NAMESPACE) -> Queue:
+        space = self.namespaces.get(namespace)
+        queue = None if space is None else space.queues.get(name)
+        if queue is None:
+            raise QueueNotFound(f"There is no queue {name!r} in namespace {namespace!r}; declare it first.")
+        return queue
+
+    # -- primitives ---------------------------------------------------------------------------------------------------
+
+    def open_namespace(self, name: str) -> Namespace:
+        namespace = self.namespaces.get(name)
+        if namespace is None:
+            namespace = self.namespaces[name] = Namespace(name)
+        return namespace
+
+    def add_queue(self, number: int, namespace: str, name: str, settings: QueueSettings, created_at_ms: int) -> Queue:
+        queue = Queue(
+            number=number,
+            namespace=namespace,
+            name=name,
+            settings=settings,
+            created_at_ms=created_at_ms,
+            calendar=self.calendar,
+            woken=self.woken,
+        )
+        self.queues[number] = queue
+        self.next_queue = max(self.next_queue, number + 1)
+        self.open_namespace(namespace).queues[name] = queue
+        return queue
+
+    def drop_queue(self, queue: Queue) -> None:
+        queue.is_deleted = True
+        del self.queues[queue.number]
+        queues = self.namespaces[queue.namespace].queues
+        if queues.get(queue.name) is queue:
+            del queues[queue.name]
+        self.inter(queue, ready_only=False)
+        self.calendar.remove(queue)
+
+    def inter(self, queue: Queue, *, ready_only: bool) -> None:
+        """Empty a queue at once and leave the freeing of its memory to `bury`."""
+        for table in queue.take_all(ready_only=ready_only):
+            self.graves.append((queue, table))
+
+    def bury(self, limit: int) -> bool:
+        """Free up to `limit` purged messages; True while more are left."""
+        while self.graves and limit > 0:
+            queue, table = self.graves[-1]
+            freed = []
+            while table and limit > 0:
+                _, message = table.popitem()
+                queue.body_bytes -= message.body_bytes
+                if message.deadline_ms is not None:
+                    self.calendar.remove(message)
+                freed.append(message)
+                limit -= 1
+            self.journal.forgotten(freed)
+            if not table:
+                self.graves.pop()
+        return bool(self.graves)

@@ -1,0 +1,1 @@
+"""The broker on a running event loop: it joins the core and the log."""

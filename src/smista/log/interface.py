@@ -1,0 +1,102 @@
+"""The log: blocks of bytes in one durable order.
+
+A **block** is one `bytes`, written and synced as one. Its **position** is its number: positions are dense,
+start at 1 and never go back, not even when every block has been dropped.
+
+    dropped ..... first_position ..... blocks ..... next_position
+                  the oldest kept                   the one the next append must name
+
+What a log does not know: messages, queues, time. What its caller must keep to: `append`, `drop`, `tidy` and
+`restore_reserve` come from one thread, the writer; everything else may come from another thread at the same
+moment and does not hold the writer up. Every call blocks.
+
+Where blocks may live. Memory and SQLite are here. PostgreSQL fits as rows keyed (shard, position): the writer
+names the position, so of two owners that both believe they own the shard one meets the other's row, and
+`append` carries the owner's epoch in the same transaction; either way the loser gets `LogFenced`. `drop` is a
+prefix delete, `tidy` has nothing to do, `free_bytes` is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from smista.log.errors import LogDamaged
+
+
+class Log(Protocol):
+    """Ordered durable blocks. After `LogFailed` or `LogFenced` every call but `close` raises that error
+    again."""
+
+    @property
+    def identity(self) -> bytes:
+        """32 random bytes made with the log, the same for its whole life; ids and keys may be derived from
+        them."""
+        ...
+
+    @property
+    def first_position(self) -> int:
+        """The oldest block that is kept; equal to `next_position` when there is none."""
+        ...
+
+    @property
+    def next_position(self) -> int:
+        """The position the next `append` must name."""
+        ...
+
+    def append(self, position: int, data: bytes) -> None:
+        """Add a block. When this returns the block survives a power cut.
+
+        `LogFull`: nothing was written, the log can still be used. `LogFailed`, `LogFenced`: the block may or
+        may not be there after a restart, and this object takes nothing more.
+        """
+        ...
+
+    def read(self, position: int) -> bytes:
+        """The block at `position`, its CRC checked. Raises `LogDropped` or `LogDamaged`."""
+        ...
+
+    def scan(
+        self, position: int, *, on_damage: Callable[[LogDamaged], None] | None = None
+    ) -> Iterator[tuple[int, bytes]]:
+        """The blocks from `position` to the end as it is now, CRCs checked, each with its position.
+
+        The first damaged or missing block raises `LogDamaged`, unless `on_damage` takes the reports: then the
+        scan goes on with the next block. Raises `LogDropped` when `position` was dropped, also while the scan
+        is under way.
+        """
+        ...
+
+    def drop(self, position: int) -> None:
+        """Forget every block below `position`: they cannot be read any more, and their space is reclaimed by
+        later calls of `append` and `tidy`, a slice at a time. A crash may undo a drop, wholly or its later
+        part, but never anything that was appended after it."""
+        ...
+
+    def tidy(self) -> bool:
+        """Do one short step of housekeeping; True when there is more to do. To be called while there is
+        nothing to append. A full disk makes it do nothing."""
+        ...
+
+    def size_bytes(self) -> int:
+        """How much space the blocks take where they are stored, the reserve not counted."""
+        ...
+
+    def free_bytes(self) -> int | None:
+        """Free space on the disk that holds the log; None when there is no disk of its own."""
+        ...
+
+    @property
+    def is_reserve_spent(self) -> bool:
+        """Whether the space set aside for a full disk was given up. New messages should then be refused, so
+        that what is left is there for acknowledgements and for compaction."""
+        ...
+
+    def restore_reserve(self) -> bool:
+        """Set the reserve aside again; False when there is no space for it yet."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back, when the writer has finished. Closing twice does nothing; every other call
+        then raises `LogClosed`."""
+        ...

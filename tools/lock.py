@@ -1,0 +1,131 @@
+"""Write `requirements.lock`: every package we run or develop with, at one version, with its hashes.
+
+`make lock` asks the registry that pip is configured with, on the machine it runs on, for
+
+1. the newest versions that together satisfy pyproject.toml (to run, to build and to develop);
+2. the wheel of each of those versions for every platform and Python in the tables below.
+
+`pip install --require-hashes` then installs exactly those files, wherever it finds them: the lock file
+holds no address, so a mirror, an offline folder and the public registry serve equally. Only pip's public
+options are used. Run it from the oldest Python we support: newer ones need no package beyond its set.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tools import environment
+
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+# Best first, as pip expects them; the number is the glibc a wheel needs.
+MANYLINUX = ("manylinux_2_34", "manylinux_2_28", "manylinux_2_17", "manylinux2014")
+PLATFORMS = {
+    "linux x86_64": tuple(f"{glibc}_x86_64" for glibc in MANYLINUX),
+    "linux aarch64": tuple(f"{glibc}_aarch64" for glibc in MANYLINUX),
+    "macos arm64": ("macosx_14_0_arm64",),
+}
+HEADER = """\
+# Made by `make lock` (tools/lock.py). Do not edit: change pyproject.toml and run it again.
+# Hashes are of the wheels for: {platforms}; Python {pythons}.
+"""
+
+
+@dataclass(slots=True)
+class Package:
+    name: str
+    version: str
+    needs: frozenset[str]
+    hashes: set[str] = field(default_factory=set)
+
+    @property
+    def pin(self) -> str:
+        return f"{self.name}=={self.version}"
+
+
+def main() -> None:
+    asked = asked_for(tomllib.loads(environment.PROJECT.read_text()))
+    with tempfile.TemporaryDirectory() as folder:
+        pip = Pip(Path(folder))
+        print("resolving", flush=True)
+        packages = {package.name: package for package in pip.resolve(asked)}
+        pins = [package.pin for package in packages.values()]
+        for platform, tags in PLATFORMS.items():
+            for python in PYTHONS:
+                print(f"hashing for {platform}, Python {python}", flush=True)
+                for package in pip.wheels(pins, tags=tags, python=python):
+                    packages[package.name].hashes |= package.hashes
+    environment.LOCK.write_text(render(packages.values(), asked={canonical(line) for line in asked}))
+    print(f"wrote {len(packages)} packages to {environment.LOCK.name}")
+
+
+def asked_for(project: dict[str, Any]) -> list[str]:
+    """Every requirement pyproject.toml names: to build, to run, to develop."""
+    groups = project["dependency-groups"].values()
+    lines = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    return lines + [line for group in groups for line in group]
+
+
+class Pip:
+    """A pip of its own, so that what is installed here has no say."""
+
+    def __init__(self, folder: Path) -> None:
+        environment.create(folder / "venv")
+        self.python = folder / "venv/bin/python"
+        self.nowhere = folder / "nowhere"  # pip insists on a target for foreign wheels, dry run or not
+
+    def resolve(self, requirements: list[str]) -> Iterator[Package]:
+        return self._report(*requirements)
+
+    def wheels(self, pins: list[str], *, tags: tuple[str, ...], python: str) -> Iterator[Package]:
+        platforms = [f"--platform={tag}" for tag in tags]
+        foreign = ["--implementation=cp", f"--python-version={python}", f"--target={self.nowhere}"]
+        return self._report("--no-deps", "--only-binary=:all:", *foreign, *platforms, *pins)
+
+    def _report(self, *arguments: str) -> Iterator[Package]:
+        options = ["-qq", "--disable-pip-version-check", "--dry-run", "--ignore-installed", "--report=-"]
+        command = [str(self.python), "-m", "pip", "install", *options, *arguments]
+        result = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+        if result.returncode != 0:
+            sys.exit(f"pip could not resolve: {' '.join(arguments)}")
+        return map(package_of, json.loads(result.stdout)["install"])
+
+
+def package_of(item: dict[str, Any]) -> Package:
+    metadata = item["metadata"]
+    needs = (line for line in metadata.get("requires_dist", ()) if "extra ==" not in line)
+    return Package(
+        name=canonical(metadata["name"]),
+        version=metadata["version"],
+        needs=frozenset(map(canonical, needs)),
+        hashes={item["download_info"]["archive_info"]["hashes"]["sha256"]},
+    )
+
+
+def canonical(requirement: str) -> str:
+    """The name at the head of a requirement, in the one spelling that compares equal."""
+    name = re.match(r"[\w.-]+", requirement)
+    assert name is not None, requirement
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
+
+
+def render(packages: Iterable[Package], *, asked: set[str]) -> str:
+    by_name = sorted(packages, key=lambda package: package.name)
+    text = HEADER.format(platforms=", ".join(PLATFORMS), pythons=", ".join(PYTHONS))
+    for package in by_name:
+        needed_by = [other.name for other in by_name if package.name in other.needs]
+        reasons = ["pyproject.toml"] * (package.name in asked) + needed_by
+        hashes = [f"--hash=sha256:{digest}" for digest in sorted(package.hashes)]
+        text += f"# for {', '.join(reasons)}\n"
+        text += " \\\n    ".join([package.pin, *hashes]) + "\n"
+    return text
+
+
+if __name__ == "__main__":
+    main()
