@@ -9,23 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from smista.core.declaring import declare_queue
+from smista.core.declaring import declare_queue, look_after
 from smista.core.errors import MessageNotFound, QueueFull
 from smista.core.exchanges import route
-from smista.core.message import Death, Fate, Message, Reason
+from smista.core.message import Death, Fate, Message, Reason, State
 from smista.core.queue import ERROR_LENGTH_MAX, Queue
-from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
+from smista.core.settings import NAME_BYTES_MAX, DeadLetterMode, Overflow, QueueSettings
 from smista.core.state import BrokerState
 
 DEAD_LETTER_SUFFIX = "_dlq"
 DEATHS_KEPT = 16
 
 
-def expire(state: BrokerState, queue: Queue, message: Message, *, now_ms: int) -> None:
+def expire(
+    state: BrokerState,
+    queue: Queue,
+    message: Message,
+    *,
+    failed_by: Reason | None = None,
+    error: str = "",
+    now_ms: int,
+) -> None:
     """A message's time to live, or its queue's retention, has run out. Only the former makes a dead letter."""
-    is_ttl = message.expires_at_ms is not None and message.expires_at_ms <= now_ms
+    # What is dead already can only outlive the retention.
+    is_ttl = message.expires_at_ms is not None and message.expires_at_ms <= now_ms and message.state is not State.DEAD
     if is_ttl and queue.settings.dead_letter is DeadLetterMode.MOVE:
-        bury_in_dead_letters(state, queue, message, Reason.EXPIRED, now_ms=now_ms)
+        bury_in_dead_letters(
+            state, queue, message, Reason.EXPIRED, failed_by=failed_by, error=error, now_ms=now_ms
+        )
     else:
         discard(state, queue, message, Reason.EXPIRED if is_ttl else Reason.RETIRED, now_ms=now_ms)
 
@@ -50,30 +61,55 @@ def bury_in_dead_letters(
 
     `failed_by` is how the delivery failed that brought it here, None where no failed delivery did.
     """
+    fate = Fate(reason, failed_by, error[:ERROR_LENGTH_MAX], now_ms)
+    if not set_aside(state, queue, message, fate):
+        park(state, queue, message, reason, failed_by=failed_by, error=error, now_ms=now_ms)
+
+
+def set_aside(state: BrokerState, queue: Queue, message: Message, fate: Fate) -> bool:
+    """Get a message out of the queue as its settings say; False, and still there, if it can only be parked."""
     mode = queue.settings.dead_letter
     if mode is DeadLetterMode.DROP:
-        discard(state, queue, message, reason, now_ms=now_ms)
-        return
+        discard(state, queue, message, fate.reason, now_ms=fate.at_ms)
+        return True
+    targets = _targets(state, queue, message, fate) if mode is DeadLetterMode.MOVE else []
+    if not targets:
+        return False
+    _move_to(state, queue, message, targets, fate)
+    return True
+
+
+def park(
+    state: BrokerState,
+    queue: Queue,
+    message: Message,
+    reason: Reason,
+    *,
+    failed_by: Reason | None = None,
+    error: str = "",
+    now_ms: int,
+) -> None:
+    """Set a message aside where it is, in state dead."""
     fate = Fate(reason, failed_by, error[:ERROR_LENGTH_MAX], now_ms)
-    targets = _targets(state, queue, message, now_ms) if mode is DeadLetterMode.MOVE else []
-    if targets:
-        _move_to(state, queue, message, targets, fate)
-    else:
-        state.journal.parked(queue, message, fate)
-        apply_parked(queue, message, fate)
+    state.journal.parked(queue, message, fate)
+    apply_parked(queue, message, fate)
 
 
 def _move_to(state: BrokerState, source: Queue, message: Message, targets: list[Queue], fate: Fate) -> Message:
     """Move a message to the first target in one step; the other targets of a dead-letter exchange get copies."""
     sequence = state.next_sequence
     state.next_sequence = sequence + len(targets)
-    moved = apply_moved(source, message, targets[0], sequence, fate)
-    state.journal.moved(source, message, targets[0], moved, fate)
+    copy = _restart(message, targets[0], sequence, fate.at_ms)
+    apply_moved(source, message, targets[0], copy, fate)
+    state.journal.moved(source, message, targets[0], copy, fate)
+    moved = copy
     for extra, target in enumerate(targets[1:], 1):
         copy = _restart(moved, target, sequence + extra, fate.at_ms)
         copy.number = copy.sequence
         target.insert(copy, fate.at_ms)
         state.journal.enqueued(target, (copy,), fate.at_ms)
+    for target in targets:
+        look_after(target, fate.at_ms)
     return moved
 
 
@@ -87,10 +123,13 @@ def redrive(
 ) -> list[Message]:
     """Send dead letters back: to the queue each came from, or to `to`. Limits of the target hold; stops when full.
 
-    Deduplication does not apply, and the retry count starts again. Parked messages go back into their own queue.
+    Deduplication does not apply, and the retry count starts again. Parked messages go back into their own queue. A
+    message that has left the queue since it was found is passed over.
     """
     moved: list[Message] = []
     for message in messages:
+        if queue.find(message.sequence) is not message:
+            continue
         target = to or source_of(state, queue, message)
         if target is not queue and not has_room(target, message.body_bytes):
             raise QueueFull(
@@ -110,16 +149,15 @@ def source_of(state: BrokerState, queue: Queue, message: Message) -> Queue:
 # -- transitions, shared with recovery ------------------------------------------------------------------------------
 
 
-def apply_moved(source: Queue, message: Message, target: Queue, sequence: int, fate: Fate) -> Message:
-    """Out of one queue, into the other as a new object. The old lifetime ends: TTL and retention count from here."""
+def apply_moved(source: Queue, message: Message, target: Queue, copy: Message, fate: Fate) -> None:
+    """Out of one queue, into the other as `copy`."""
     if fate.reason is Reason.REDRIVEN:
         target.counters.redriven += 1
     else:
         _die(source, message, fate)
-    copy = _restart(message, target, sequence, fate.at_ms)
+    copy.deaths = message.deaths
     source.remove(message)
     target.insert(copy, fate.at_ms)
-    return copy
 
 
 def apply_parked(queue: Queue, message: Message, fate: Fate) -> None:
@@ -139,6 +177,7 @@ def apply_removed(queue: Queue, message: Message, reason: Reason) -> None:
 
 
 def _restart(message: Message, target: Queue, sequence: int, at_ms: int) -> Message:
+    """The message as it enters another queue. Its old lifetime ends: TTL and retention count from here."""
     ttl_ms = target.settings.message_ttl_ms
     return Message(
         sequence,
@@ -188,7 +227,7 @@ def has_room(queue: Queue, body_bytes: int) -> bool:
 # -- where to ---------------------------------------------------------------------------------------------------------
 
 
-def _targets(state: BrokerState, queue: Queue, message: Message, now_ms: int) -> list[Queue]:
+def _targets(state: BrokerState, queue: Queue, message: Message, fate: Fate) -> list[Queue]:
     settings = queue.settings
     namespace = state.namespaces[queue.namespace]
     if settings.dead_letter_exchange is not None:
@@ -202,23 +241,41 @@ def _targets(state: BrokerState, queue: Queue, message: Message, now_ms: int) ->
         queues = [namespace.queues[name] for name in names]
     elif settings.dead_letter_queue is not None:
         target = namespace.queues.get(settings.dead_letter_queue)
-        queues = [target or _make_target(state, queue, settings.dead_letter_queue, now_ms)]
+        queues = [target or _make_target(state, queue, settings.dead_letter_queue, fate.at_ms)]
     else:
         name = queue.name + DEAD_LETTER_SUFFIX
-        queues = [namespace.queues.get(name) or _make_target(state, queue, name, now_ms)]
-    return [target for target in queues if target is not queue and _can_take(state, target, message, now_ms)]
+        if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
+            return []
+        queues = [namespace.queues.get(name) or _make_target(state, queue, name, fate.at_ms)]
+    return [target for target in queues if target is not queue and _can_take(state, target, message, fate)]
 
 
-def _can_take(state: BrokerState, target: Queue, message: Message, now_ms: int) -> bool:
+def _can_take(state: BrokerState, target: Queue, message: Message, fate: Fate) -> bool:
     """Whether a dead-letter queue has room, or makes some by dropping its oldest where it was declared so."""
-    if any(death.queue == target.name and death.reason is not Reason.REJECTED for death in message.deaths):
+    limit = target.settings.max_bytes
+    if _goes_in_a_circle(target, message, fate) or (limit is not None and message.body_bytes > limit):
         return False
     while not has_room(target, message.body_bytes):
         oldest = None if target.line is None else target.line.oldest()
         if target.settings.overflow is not Overflow.DROP_OLDEST or oldest is None:
             return False
-        discard(state, target, oldest, Reason.OVERFLOW, now_ms=now_ms)
+        discard(state, target, oldest, Reason.OVERFLOW, now_ms=fate.at_ms)
     return True
+
+
+def _goes_in_a_circle(target: Queue, message: Message, fate: Fate) -> bool:
+    """Whether it died in the target before and nobody has rejected it since: nothing would ever stop it.
+
+    RabbitMQ's rule. A rejection is a consumer's wish, so "reject, wait in a queue with a TTL, come back" may go on.
+    """
+    if fate.reason is Reason.REJECTED:
+        return False
+    for death in reversed(message.deaths):
+        if death.reason is Reason.REJECTED:
+            return False
+        if death.queue == target.name:
+            return True
+    return False
 
 
 def _make_target(state: BrokerState, queue: Queue, name: str, now_ms: int) -> Queue:

@@ -98,6 +98,12 @@ def pause(state: BrokerState, queue: Queue, *, is_paused: bool) -> None:
         state.woken.add(queue)
 
 
+def look_after(queue: Queue, now_ms: int) -> None:
+    """Messages came in: see to it that the queue is in the calendar."""
+    if queue.deadline_ms is None:
+        schedule_check(queue, now_ms)
+
+
 def schedule_check(queue: Queue, now_ms: int) -> None:
     """Put the queue itself into the calendar where it must be looked at: idle expiry, retention of old messages."""
     waits = []
@@ -118,10 +124,11 @@ def declare_exchange(
     state: BrokerState, name: str, settings: ExchangeSettings, *, namespace: str = DEFAULT_NAMESPACE
 ) -> Exchange:
     check_name("namespace", namespace)
-    space = state.open_namespace(namespace)
+    space = state.namespaces.get(namespace) or Namespace(namespace)
     present = space.topology.check_declare(name, settings)
     if present is not None:
         return present
+    space = state.open_namespace(namespace)
     exchange = space.topology.declare(name, state.next_exchange, settings)
     state.next_exchange += 1
     state.journal.exchange_declared(exchange)

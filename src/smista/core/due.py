@@ -21,19 +21,24 @@ RETIRED_AT_ONCE = 500
 def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float = 0.0) -> list[Entry]:
     """Do what is due, up to about `limit` things. Returns due entries that are not of the core (the engine's own)."""
     foreign: list[Entry] = []
+    readied: dict[Queue, list[Message]] = {}
     for entry in state.calendar.pop_due(now_ms, limit):
         if type(entry) is Message:
             # An earlier one in this slice may have settled it.
             if entry.deadline_ms is not None and entry.deadline_ms <= now_ms:
-                _message_due(state, entry, now_ms, chance)
+                _message_due(state, entry, readied, now_ms, chance)
         elif type(entry) is Queue:
             _queue_due(state, entry, now_ms)
         else:
             foreign.append(entry)
+    for queue, messages in readied.items():
+        state.journal.became_ready(queue, messages, now_ms)
     return foreign
 
 
-def _message_due(state: BrokerState, message: Message, now_ms: int, chance: float) -> None:
+def _message_due(
+    state: BrokerState, message: Message, readied: dict[Queue, list[Message]], now_ms: int, chance: float
+) -> None:
     queue = state.queues.get(message.queue)
     # A purge empties the tables at once and leaves deadlines behind.
     if queue is None or queue.find(message.sequence) is not message:
@@ -42,6 +47,7 @@ def _message_due(state: BrokerState, message: Message, now_ms: int, chance: floa
     match message.state:
         case State.SCHEDULED:
             queue.become_ready(message, now_ms)
+            readied.setdefault(queue, []).append(message)
         case State.IN_FLIGHT:
             message.deadline_ms = None
             fail(state, queue, message, Reason.TIMED_OUT, chance=spread(chance, message.sequence), now_ms=now_ms)

@@ -1,6 +1,7 @@
 """Ordered groups: within a group messages go out strictly in the order in which they were published.
 
-A group is the row of its unfinished messages, whatever their state. Only the first of the row may be received: while it
+A group is the row of its unfinished messages, whatever their state; one that finishes out of turn (expired, parked)
+stays in the row, passed over, until it comes to the front. Only the first of the row may be received: while it
 is in flight, or waits for a retry or for its delay, the group waits, and no other group does. So only the first of each
 row ever stands in the queue's ready line, and nothing needs to be searched for.
 """
@@ -42,7 +43,7 @@ class Groups:
             if member is message:
                 break
         for member in row:
-            if member.state is State.GONE:
+            if member.state >= State.DEAD:
                 continue
             if member.state is not State.READY:
                 break
@@ -57,7 +58,7 @@ class Groups:
         row = self._rows[group]
         if row[0] is not message:
             return None
-        while row and row[0].state is State.GONE:
+        while row and row[0].state >= State.DEAD:
             row.popleft()
         if not row:
             del self._rows[group]

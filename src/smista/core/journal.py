@@ -50,6 +50,9 @@ class Journal:
 
     def rescheduled(self, queue: Queue, message: Message, due_at_ms: int, at_ms: int) -> None: ...
 
+    def became_ready(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
+        """Scheduled messages whose time came."""
+
     def acknowledged(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None: ...
 
     def removed(self, queue: Queue, messages: Sequence[Message], reason: Reason, at_ms: int) -> None:

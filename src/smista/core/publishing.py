@@ -1,6 +1,6 @@
 """Publishing: to a queue by name, or through an exchange to all queues it routes to.
 
-Per message: checked, then limits, then deduplication, then it gets its sequence and enters. A message that is refused
+Per message: checked, then deduplication, then limits, then it gets its sequence and enters. A message that is refused
 changes nothing and does not keep its neighbours in the batch from being stored. What an exchange routes to several
 queues is stored in all of them or in none.
 """
@@ -11,16 +11,18 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from smista.core.dead_letters import bury_in_dead_letters, discard
-from smista.core.declaring import schedule_check
+from smista.core.dead_letters import discard, has_room, set_aside
+from smista.core.declaring import look_after
 from smista.core.dedup import DedupMemory, Seen, dedup_key
 from smista.core.errors import InvalidArgument, InvalidPriority, MessageTooLarge, QueueFull
 from smista.core.exchanges import route
-from smista.core.message import FOREVER_MS, Envelope, Message, Publication, Reason
+from smista.core.message import FOREVER_MS, Envelope, Fate, Message, Publication, Reason
 from smista.core.queue import Queue
 from smista.core.settings import Overflow
 from smista.core.state import BrokerState, Namespace
 from smista.errors import BrokerError
+
+BURIED_AT_ONCE = 1000
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
@@ -50,8 +52,7 @@ def publish(state: BrokerState, queue: Queue, publications: Sequence[Publication
             results.append(error)
     if entered:
         state.journal.enqueued(queue, entered, now_ms)
-        if queue.deadline_ms is None:
-            schedule_check(queue, now_ms)
+        look_after(queue, now_ms)
     return results
 
 
@@ -72,14 +73,14 @@ def publish_to_exchange(
         namespace.topology, exchange, envelope.routing_key, headers, namespace.queues.__contains__, extra_keys
     )
     queues = [namespace.queues[name] for name in found.queues]
-    for queue in queues:
-        check_publication(state, queue, publication)
-        make_room(state, queue, len(publication.body), now_ms, is_dry=True)
     if len(queues) == 1:
         [result] = publish(state, queues[0], (publication,), now_ms=now_ms)
         if isinstance(result, BrokerError):
             raise result
         return [result]
+    for queue in queues:
+        check_publication(state, queue, publication)
+    _make_room_in_all(state, queues, publication, now_ms)
     results: list[Placed] = []
     copies: list[tuple[Queue, Message]] = []
     for queue in queues:
@@ -89,7 +90,22 @@ def publish_to_exchange(
         copies += [(queue, message) for message in entered]
     if copies:
         state.journal.fanned_out(copies, now_ms)
+        for queue, _ in copies:
+            look_after(queue, now_ms)
     return results
+
+
+def _make_room_in_all(state: BrokerState, queues: Sequence[Queue], publication: Publication, now_ms: int) -> None:
+    """Before anything enters: whoever is full says so while there is nothing to take back."""
+    body_bytes = len(publication.body)
+    needy = [queue for queue in queues if _seen(queue, dedup_key(queue.settings, publication), now_ms) is None]
+    for is_dry in (True, False):
+        for queue in needy:
+            make_room(state, queue, body_bytes, now_ms, is_dry=is_dry)
+    for queue in needy:
+        # What had to leave one of them may have gone to another.
+        if not has_room(queue, body_bytes):
+            raise _full(queue)
 
 
 def _place(state: BrokerState, queue: Queue, publication: Publication, now_ms: int, entered: list[Message]) -> Placed:
@@ -99,8 +115,7 @@ def _place(state: BrokerState, queue: Queue, publication: Publication, now_ms: i
     key = None
     if envelope.deduplication_id is not None or settings.dedup_by_body:
         key = dedup_key(settings, publication)
-        memory = queue.dedup
-        seen = None if memory is None or key is None else memory.get(key, now_ms)
+        seen = _seen(queue, key, now_ms)
         if seen is not None:
             queue.counters.duplicates += 1
             return Placed(seen.number, seen.created_at_ms, 0, queue.name, True)
@@ -133,8 +148,19 @@ def _place(state: BrokerState, queue: Queue, publication: Publication, now_ms: i
     if key is not None:
         _remember(state, queue, key, message, now_ms)
     line = queue.line
-    position = len(queue.ready) if line is None or message.ready_at_ms > now_ms else line.position(message.priority)
+    if message.ready_at_ms > now_ms:
+        position = len(queue.ready) + 1
+    elif line is None or queue.groups is not None:
+        # Of a group only the first stands in line.
+        position = len(queue.ready)
+    else:
+        position = line.position(message.priority)
     return Placed(sequence, now_ms, position, queue.name)
+
+
+def _seen(queue: Queue, key: str | None, now_ms: int) -> Seen | None:
+    memory = queue.dedup
+    return None if memory is None or key is None else memory.get(key, now_ms)
 
 
 def _remember(state: BrokerState, queue: Queue, key: str, message: Message, now_ms: int) -> None:
@@ -171,6 +197,9 @@ def check_publication(state: BrokerState, queue: Queue, publication: Publication
         raise InvalidArgument(f"An envelope is an Envelope, not {type(publication.envelope).__name__}.")
     if publication.envelope.ttl_ms is not None:
         _check_ms("ttl_ms", publication.envelope.ttl_ms)
+    max_retries = publication.envelope.max_retries
+    if max_retries is not None and not (type(max_retries) is int and max_retries >= 0):
+        raise InvalidArgument(f"max_retries is {max_retries!r}; give a whole number, 0 or more.")
 
 
 def _check_ms(name: str, value: object) -> None:
@@ -199,23 +228,32 @@ def make_room(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int, *,
         is_too_big = settings.max_bytes is not None and queue.body_bytes + body_bytes > settings.max_bytes
         if not is_too_deep and not is_too_big:
             return
+        if is_too_big and state.graves:
+            # The bytes of what was purged count until they are freed.
+            state.bury(BURIED_AT_ONCE)
+            continue
         oldest = None
         if settings.overflow is not Overflow.REJECT and queue.line is not None:
             oldest = queue.line.oldest()
         if oldest is None or (settings.max_bytes is not None and body_bytes > settings.max_bytes):
-            what = f"{queue.depth} messages" if is_too_deep else f"{queue.body_bytes} bytes"
-            raise QueueFull(
-                f"Queue {queue.name!r} is full: it holds {what} and its limit is "
-                f"{settings.max_depth if is_too_deep else settings.max_bytes}; consume, purge or raise the limit."
-            )
+            raise _full(queue)
         if is_dry:
             return
         if settings.overflow is Overflow.DEAD_LETTER_OLDEST:
-            bury_in_dead_letters(state, queue, oldest, Reason.OVERFLOW, now_ms=now_ms)
-            if oldest.sequence in queue.dead:
-                # It could only be parked here, which makes no room.
+            # Parked here it would make no room.
+            if not set_aside(state, queue, oldest, Fate(Reason.OVERFLOW, None, "", now_ms)):
                 raise QueueFull(
-                    f"Queue {queue.name!r} is full and its dead-letter queue takes no more; empty one of them."
+                    f"Queue {queue.name!r} is full and no dead-letter queue takes its oldest; empty one of them."
                 )
         else:
             discard(state, queue, oldest, Reason.OVERFLOW, now_ms=now_ms)
+
+
+def _full(queue: Queue) -> QueueFull:
+    settings = queue.settings
+    is_too_deep = settings.max_depth is not None and queue.depth >= settings.max_depth
+    what = f"{queue.depth} messages" if is_too_deep else f"{queue.body_bytes} bytes"
+    return QueueFull(
+        f"Queue {queue.name!r} is full: it holds {what} and its limit is "
+        f"{settings.max_depth if is_too_deep else settings.max_bytes}; consume, purge or raise the limit."
+    )

@@ -212,7 +212,8 @@ class Queue:
         message.state = READY
         message.deadline_ms = None
         self.ready[message.sequence] = message
-        self._index(message, now_ms, is_new=False)
+        if self.is_attached:
+            self._index(message, now_ms, is_new=False)
 
     def reschedule(self, message: Message, due_at_ms: int, now_ms: int) -> None:
         """A scheduled message gets another due time."""

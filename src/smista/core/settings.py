@@ -127,6 +127,8 @@ def check_settings(settings: QueueSettings) -> None:
         )
     if settings.dead_letter_queue is not None and settings.dead_letter_exchange is not None:
         raise InvalidSettings("Name a dead_letter_queue or a dead_letter_exchange, not both.")
+    if settings.dead_letter_queue is not None:
+        check_name("dead-letter queue", settings.dead_letter_queue)
     if settings.dead_letter_routing_key is not None and settings.dead_letter_exchange is None:
         raise InvalidSettings("A dead_letter_routing_key needs a dead_letter_exchange.")
 

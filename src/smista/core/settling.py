@@ -99,7 +99,7 @@ def fail(
         bury_in_dead_letters(state, queue, message, Reason.MAX_RETRIES, failed_by=reason, error=error, now_ms=now_ms)
         return False
     if message.expires_at_ms is not None and message.expires_at_ms <= now_ms:
-        expire(state, queue, message, now_ms=now_ms)
+        expire(state, queue, message, failed_by=reason, error=error, now_ms=now_ms)
         return False
     if delay_ms is None:
         has_backoff = reason is Reason.NACKED or settings.backoff_on_timeout

@@ -1,0 +1,157 @@
+"""Group commit: while one block is being synced by the log's own thread, the next one fills.
+
+    loop thread   notes ─▶ block n+1 filling          on_durable(n): waiters of n are answered
+                                  │ sealed                     ▲
+    log thread               block n: append, sync ────────────┘        then tidy, while there is nothing to write
+
+Whoever must know that its notes are on disk waits for the block they are in; thousands share one sync. A full disk
+keeps the block: it is tried again until there is room. Any other failure ends it: what waits is told "unknown", and
+nothing is confirmed any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from smista.engine.errors import OutcomeUnknown
+from smista.log import Log
+from smista.log.errors import LogError, LogFull
+
+FULL_RETRY_S = 0.2
+
+Job = Callable[[], None]
+
+
+class Committer:
+    def __init__(
+        self,
+        log: Log,
+        *,
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self.durable_position = log.next_position - 1
+        self.submitted_position = self.durable_position
+        self.waiting_bytes = 0
+        self.is_full = False
+        """The disk is full and a block is waiting for room."""
+        self.free_bytes = log.free_bytes()
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._on_durable = on_durable
+        self._on_failed = on_failed
+        self._jobs: queue.SimpleQueue[tuple[int, bytes] | Job | None] = queue.SimpleQueue()
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._failure: BaseException | None = None
+        self._has_stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="smista-log", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        return self.submitted_position == self.durable_position
+
+    def submit(self, position: int, block: bytes) -> None:
+        self.submitted_position = position
+        self.waiting_bytes += len(block)
+        self._jobs.put((position, block))
+
+    def drop(self, position: int) -> None:
+        """Drop the log's blocks below `position`, after all that was submitted."""
+        self._jobs.put(lambda: self._log.drop(position))
+
+    def restore_reserve(self) -> None:
+        self._jobs.put(self._restore_reserve)
+
+    def wait_for(self, position: int) -> asyncio.Future[None]:
+        """A future that is done when block `position` is durable, or fails with `OutcomeUnknown`."""
+        future = self._loop.create_future()
+        if self._failure is not None:
+            future.set_exception(_unknown(self._failure))
+        elif position <= self.durable_position:
+            future.set_result(None)
+        else:
+            self._waiters.append((position, future))
+        return future
+
+    async def close(self) -> None:
+        """Write what was submitted and end the thread."""
+        self._has_stopped.set()
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    # -- on the loop --------------------------------------------------------------------------------------------------
+
+    def _durable(self, position: int, size: int, free_bytes: int | None) -> None:
+        self.durable_position = position
+        self.waiting_bytes -= size
+        self.free_bytes = free_bytes
+        self.is_full = False
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= position:
+            future = waiters.popleft()[1]
+            if not future.done():
+                future.set_result(None)
+        self._on_durable(position)
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = error
+        while self._waiters:
+            future = self._waiters.popleft()[1]
+            if not future.done():
+                future.set_exception(_unknown(error))
+        self._on_failed(error)
+
+    def _full(self) -> None:
+        self.is_full = True
+
+    # -- on the log's thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while (job := self._jobs.get()) is not None:
+                if isinstance(job, tuple):
+                    if not self._append(*job):
+                        return
+                else:
+                    job()
+                while self._jobs.empty() and self._log.tidy():
+                    pass
+        except BaseException as error:
+            # Whatever it was, the log can no longer be trusted to hold what we say it holds.
+            self._post(self._failed, error)
+
+    def _append(self, position: int, block: bytes) -> bool:
+        while True:
+            try:
+                self._log.append(position, block)
+            except LogFull as error:
+                self._post(self._full)
+                if self._has_stopped.wait(FULL_RETRY_S):
+                    self._post(self._failed, error)
+                    return False
+            else:
+                self._post(self._durable, position, len(block), self._log.free_bytes())
+                return True
+
+    def _restore_reserve(self) -> None:
+        try:
+            self._log.restore_reserve()
+        except LogFull:
+            return
+
+    def _post(self, callback: Callable[..., None], *arguments: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _unknown(error: BaseException) -> OutcomeUnknown:
+    cause = str(error) if isinstance(error, LogError) else repr(error)
+    return OutcomeUnknown(
+        "The log failed while this was being written, so it may or may not be there after a restart; repeat it under "
+        f"the same deduplication id. The cause: {cause}"
+    )

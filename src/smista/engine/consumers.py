@@ -1,0 +1,203 @@
+"""Who waits for messages: long polls and subscriptions, and how messages reach them.
+
+    ready message ─▶ queue reports itself woken ─▶ `serve`, once at the end of the turn:
+        while somebody waits with credit and the queue has messages:
+            the one that has waited longest gets its share, and goes to the back of the line
+
+A share is what is ready divided by those waiting, so that a burst is spread over all, and a single message goes to the
+longest-waiting one. A subscription has credit for `prefetch` unsettled deliveries and lives until it is cancelled; a
+long poll asks once. Bodies that are paged out are fetched first; the queue serves nobody else meanwhile, so that order
+holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+from smista.core.errors import ConsumerNotFound, QueueDeleted, QueueInExclusiveUse
+from smista.core.message import Message
+from smista.core.queue import Queue
+from smista.core.waiting import WaitingLine
+from smista.engine.delivery import Delivery
+from smista.errors import BrokerError
+
+_entry_numbers = itertools.count(1 << 40)
+
+
+class Poll:
+    """One long poll: an entry of the calendar while it waits."""
+
+    __slots__ = ("answer", "consumer", "deadline_ms", "lease_ms", "limit", "queue", "sequence", "several_per_group")
+
+    priority = 0
+
+    def __init__(
+        self,
+        queue: Queue,
+        limit: int,
+        lease_ms: int | None,
+        consumer: str,
+        answer: asyncio.Future[list[Delivery]],
+        *,
+        several_per_group: bool,
+    ) -> None:
+        self.queue = queue
+        self.limit = limit
+        self.lease_ms = lease_ms
+        self.consumer = consumer
+        self.answer = answer
+        self.several_per_group = several_per_group
+        # As an entry of the calendar, far below the numbers of queues.
+        self.sequence = -next(_entry_numbers)
+        self.deadline_ms: int | None = None
+
+    @property
+    def credit(self) -> int:
+        return self.limit
+
+
+class Subscription:
+    """A standing consumer. `deliver` is called with each batch, on the loop; `ended` once, if the broker ends it."""
+
+    __slots__ = (
+        "consumer",
+        "deliver",
+        "ended",
+        "held",
+        "is_cancelled",
+        "lease_ms",
+        "prefetch",
+        "priority",
+        "queue",
+        "several_per_group",
+    )
+
+    def __init__(
+        self,
+        queue: Queue,
+        consumer: str,
+        deliver: Callable[[list[Delivery]], None],
+        ended: Callable[[BrokerError], None],
+        *,
+        prefetch: int,
+        priority: int,
+        lease_ms: int | None,
+    ) -> None:
+        self.queue = queue
+        self.consumer = consumer
+        self.deliver = deliver
+        self.ended = ended
+        self.prefetch = prefetch
+        self.priority = priority
+        self.lease_ms = lease_ms
+        self.several_per_group = False
+        self.held: dict[int, int] = {}
+        """Sequence and delivery number of what it has not settled."""
+        self.is_cancelled = False
+
+    @property
+    def credit(self) -> int:
+        return self.prefetch - len(self.held)
+
+
+Waiting = Poll | Subscription
+
+
+class Watch:
+    """All that wait on one queue."""
+
+    __slots__ = ("active", "is_fetching", "line", "subscriptions")
+
+    def __init__(self) -> None:
+        self.line: WaitingLine[Waiting] = WaitingLine()
+        self.subscriptions: dict[Subscription, None] = {}
+        self.active: Subscription | None = None
+        """The one that is served, in a queue with a single active consumer."""
+        self.is_fetching = False
+
+
+class Consumers:
+    """The waiting ones of all queues."""
+
+    def __init__(self, serve: Callable[[Queue], None]) -> None:
+        self._watches: dict[int, Watch] = {}
+        self._serve = serve
+
+    def watch(self, queue: Queue) -> Watch | None:
+        return self._watches.get(queue.number)
+
+    def count(self, queue: Queue) -> int:
+        watch = self._watches.get(queue.number)
+        return 0 if watch is None else len(watch.subscriptions)
+
+    def check_poll(self, queue: Queue) -> None:
+        if queue.settings.single_active_consumer and self.count(queue):
+            raise QueueInExclusiveUse(
+                f"Queue {queue.name!r} serves a single active consumer; subscribe and wait to take over from it."
+            )
+
+    def add_poll(self, poll: Poll) -> None:
+        self._open(poll.queue).line.join(poll)
+
+    def add_subscription(self, subscription: Subscription) -> None:
+        queue = subscription.queue
+        watch = self._open(queue)
+        watch.subscriptions[subscription] = None
+        if not queue.settings.single_active_consumer:
+            watch.line.join(subscription)
+        elif watch.active is None:
+            watch.active = subscription
+            watch.line.join(subscription)
+
+    def remove(self, waiting: Waiting) -> None:
+        queue = waiting.queue
+        watch = self._watches.get(queue.number)
+        if watch is None:
+            return
+        watch.line.leave(waiting)
+        if isinstance(waiting, Subscription):
+            if watch.subscriptions.pop(waiting, self) is self:
+                raise ConsumerNotFound(f"Consumer {waiting.consumer!r} of queue {queue.name!r} is not subscribed.")
+            if watch.active is waiting:
+                watch.active = next(iter(watch.subscriptions), None)
+                if watch.active is not None and watch.active.credit > 0:
+                    watch.line.join(watch.active)
+                    self._serve(queue)
+        if not watch.subscriptions and not len(watch.line):
+            del self._watches[queue.number]
+            queue.is_watched = False
+
+    def settled(self, subscription: Subscription, message: Message) -> None:
+        """A held message was let go: its credit is free again."""
+        subscription.held.pop(message.sequence, None)
+        queue = subscription.queue
+        watch = self._watches.get(queue.number)
+        if watch is None or subscription.is_cancelled:
+            return
+        if watch.active in (None, subscription) and subscription.credit > 0:
+            watch.line.join(subscription)
+            queue.woken.add(queue)
+
+    def end(self, queue: Queue) -> None:
+        """The queue is gone: everybody who waited on it is told."""
+        watch = self._watches.pop(queue.number, None)
+        queue.is_watched = False
+        if watch is None:
+            return
+        error = QueueDeleted(f"Queue {queue.name!r} was deleted while this consumer was waiting on it.")
+        while (waiting := watch.line.first()) is not None:
+            watch.line.leave(waiting)
+            if isinstance(waiting, Poll) and not waiting.answer.done():
+                waiting.answer.set_exception(error)
+        for subscription in watch.subscriptions:
+            subscription.is_cancelled = True
+            subscription.ended(error)
+
+    def _open(self, queue: Queue) -> Watch:
+        watch = self._watches.get(queue.number)
+        if watch is None:
+            watch = self._watches[queue.number] = Watch()
+            queue.is_watched = True
+        return watch

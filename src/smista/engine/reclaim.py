@@ -1,0 +1,147 @@
+"""Reclaiming space: what still lives in the oldest block is written again at the end, and the front is dropped.
+
+Blocks are dropped from the front only, so a record can never go before the message it settles. Total size stays within
+about twice the live bytes plus what `log_retention` asks to keep for readers of the log. A block with nothing alive in
+it, and nothing lasting (declarations, deduplication memory), is dropped unread; that is the common case by far.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from smista.core.message import Message
+from smista.core.state import BrokerState
+from smista.engine.clock import Clock
+from smista.engine.recorder import (
+    BindingRecord,
+    ExchangeRecord,
+    PlacedRecord,
+    QueueRecord,
+    Recorder,
+    RememberedRecord,
+)
+from smista.engine.recovery import Opened, read_binding
+from smista.log import records
+from smista.log.records import Kind, Record
+
+SLACK_BYTES = 8 << 20
+
+
+class Reclaimer:
+    def __init__(
+        self,
+        state: BrokerState,
+        recorder: Recorder,
+        clock: Clock,
+        *,
+        retention_ms: int,
+        retention_bytes: int,
+        slack_bytes: int = SLACK_BYTES,
+    ) -> None:
+        self._state = state
+        self._recorder = recorder
+        self._clock = clock
+        self._retention_ms = retention_ms
+        self._retention_bytes = retention_bytes
+        self._slack_bytes = slack_bytes
+        self._blocks: deque[tuple[int, int, int]] = deque()
+        self.total_bytes = 0
+
+    def block_written(self, position: int, size: int, at_ms: int) -> None:
+        self._blocks.append((position, size, at_ms))
+        self.total_bytes += size
+
+    def next_block(self) -> int | None:
+        """The position of the oldest block, if it should go; None while there is no need."""
+        if len(self._blocks) < 2:
+            return None
+        position, _, at_ms = self._blocks[0]
+        if self.total_bytes <= 2 * self._recorder.live_total + self._slack_bytes:
+            return None
+        if self.total_bytes <= self._retention_bytes and self._clock.now_ms() - at_ms < self._retention_ms:
+            return None
+        return position
+
+    def needs_reading(self, position: int) -> bool:
+        return position in self._recorder.live or position in self._recorder.lasting
+
+    def dropped(self, position: int) -> None:
+        """The oldest block is given up: nothing in it is needed any more."""
+        oldest, size, _ = self._blocks.popleft()
+        assert oldest == position
+        self.total_bytes -= size
+        self._recorder.lasting.discard(position)
+
+    def relocate(self, position: int, block: bytes) -> None:
+        """Write again whatever in this block still lives in it."""
+        for record in records.records(block):
+            self._relocate(position, record)
+        assert position not in self._recorder.live, "a live message was not found in its block"
+
+    def _relocate(self, position: int, record: Record) -> None:
+        state, recorder, data = self._state, self._recorder, record.data
+        match record.kind:
+            case Kind.ENQUEUED:
+                for entry in records.enqueued(data):
+                    self._move(position, [(entry.queue, entry.sequence, entry.sequence)], entry.body)
+            case Kind.FANNED_OUT:
+                entries = records.read_fanned_out(data)
+                places = [(entry.queue, entry.sequence, entry.sequence) for entry in entries]
+                if entries:
+                    self._move(position, places, entries[0].body)
+            case Kind.PLACED:
+                head, body = records.read_placed(data)
+                states = records.unpack(head, list[PlacedRecord])
+                self._move(position, [(placed.queue, placed.sequence, placed.number) for placed in states], body)
+            case Kind.QUEUE_DECLARED:
+                queue = state.queues.get(records.unpack(data, QueueRecord).number)
+                if queue is not None and queue.position == position:
+                    recorder.queue_declared(queue)
+            case Kind.EXCHANGE_DECLARED:
+                declared = records.unpack(data, ExchangeRecord)
+                exchange = state.open_namespace(declared.namespace).topology.find(declared.name)
+                if exchange is not None and exchange.number == declared.number:
+                    recorder.exchange_declared(exchange)
+            case Kind.BOUND:
+                self._bind_again(records.unpack(data, BindingRecord))
+            case Kind.REMEMBERED:
+                self._remember_again(position, records.unpack(data, RememberedRecord))
+            case Kind.OPENED:
+                note_opened(recorder, state, self._clock)
+
+    def _move(self, position: int, places: list[tuple[int, int, int]], body: bytes) -> None:
+        alive = [
+            message
+            for queue, sequence, number in places
+            if (message := self._find(queue, sequence, number)) is not None and message.position == position
+        ]
+        if alive:
+            for message in alive:
+                self._recorder.count_out(message)
+            self._recorder.placed(alive, body)
+
+    def _find(self, queue_number: int, sequence: int, number: int) -> Message | None:
+        queue = self._state.queues.get(queue_number)
+        message = None if queue is None else queue.find(sequence)
+        return message or self._recorder.moved_messages.get(number)
+
+    def _bind_again(self, record: BindingRecord) -> None:
+        """Only bindings of predeclared exchanges: others were written again with the exchange they lead from."""
+        topology = self._state.open_namespace(record.namespace).topology
+        exchange = topology.find(record.source)
+        binding = read_binding(record)
+        if exchange is not None and exchange.number == 0 and topology.has_binding(binding):
+            self._recorder.bound(record.namespace, binding)
+
+    def _remember_again(self, position: int, record: RememberedRecord) -> None:
+        queue = self._state.queues.get(record.queue)
+        if queue is None or queue.dedup is None:
+            return
+        seen = queue.dedup.get(record.key, self._clock.now_ms())
+        if seen is not None and seen.position == position:
+            self._recorder.remembered(queue, record.key, seen)
+
+
+def note_opened(recorder: Recorder, state: BrokerState, clock: Clock) -> None:
+    opened = Opened(clock.anchor(), state.next_sequence, state.next_queue, state.next_exchange)
+    recorder.note_lasting(records.packed(Kind.OPENED, opened))

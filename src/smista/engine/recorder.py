@@ -1,0 +1,417 @@
+"""The journal of a running broker: notes become records of the block that is being filled.
+
+Beside the bytes it keeps the accounts that follow from them: how many live bytes each block holds (for reclaiming), how
+many bytes of bodies are in memory (for paging), who holds which message (for credit). Every note passes here anyway,
+with the messages at hand, so none of these needs a hook of its own in the core.
+
+What is in a queue that is not durable is never written; only its memory is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from smista.core.counters import Counters
+from smista.core.dedup import Seen
+from smista.core.exchanges import Binding, Exchange, ExchangeSettings, thaw
+from smista.core.journal import Journal
+from smista.core.message import PLAIN, Death, Deliveries, Envelope, Fate, Message, Reason, State
+from smista.core.queue import Queue
+from smista.core.settings import QueueSettings
+from smista.log import records
+from smista.log.records import Kind
+
+MESSAGE_BYTES = 48
+"""What a message costs in the log beside body and properties, about."""
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    namespace: str
+    name: str
+    settings: QueueSettings
+    created_at_ms: int
+    used_at_ms: int
+    is_paused: bool
+    counters: Counters
+
+
+class BindingRecord(msgspec.Struct, frozen=True, array_like=True):
+    namespace: str
+    source: str
+    destination_kind: str
+    destination: str
+    key: str
+    arguments: dict[str, object]
+
+
+class ExchangeRecord(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    namespace: str
+    name: str
+    settings: ExchangeSettings
+    bindings: list[BindingRecord]
+    """Those that lead from it: a declaration in the log stands for the whole exchange."""
+
+
+class RememberedRecord(msgspec.Struct, frozen=True, array_like=True):
+    queue: int
+    key: str
+    number: int
+    created_at_ms: int
+    expires_at_ms: int
+
+
+class PlacedRecord(msgspec.Struct, frozen=True, array_like=True):
+    """All that is known of a message but its body."""
+
+    queue: int
+    sequence: int
+    number: int
+    envelope: Envelope
+    priority: int
+    created_at_ms: int
+    ready_at_ms: int
+    state: State
+    expires_at_ms: int | None
+    deadline_ms: int | None
+    deliveries: Deliveries | None
+    deaths: tuple[Death, ...]
+
+
+def binding_record(namespace: str, binding: Binding) -> BindingRecord:
+    return BindingRecord(
+        namespace,
+        binding.source,
+        binding.destination_kind,
+        binding.destination,
+        binding.key,
+        thaw(binding.arguments),
+    )
+
+
+def live_bytes(message: Message) -> int:
+    return message.body_bytes + len(message.envelope.properties) + MESSAGE_BYTES
+
+
+class Recorder(Journal):
+    def __init__(self, position: int, *, on_first: Callable[[], None], on_settled: Callable[[Message], None]) -> None:
+        """`on_first` is called when a note goes into an empty block; `on_settled` when a held message is let go."""
+        self.position = position
+        """The block being filled."""
+        self.parts: list[bytes] = []
+        self.bytes = 0
+        self.live: dict[int, int] = {}
+        """Live bytes in each block that has any."""
+        self.live_total = 0
+        self.lasting: set[int] = set()
+        """Blocks that hold declarations, bindings or deduplication memory."""
+        self.resident_bytes = 0
+        """Bytes of bodies in memory."""
+        self.moved_messages: dict[int, Message] = {}
+        """By number, those whose place is not the one under which their body was written."""
+        self.held: dict[int, object] = {}
+        """By sequence, the subscription that holds a message."""
+        self.is_listing = False
+        """Whether to list what enters, so that its bodies can be paged out once they are on disk."""
+        self.listed: list[Message] = []
+        self._on_first = on_first
+        self._on_settled = on_settled
+        self._last_envelope: Envelope = PLAIN
+        self._last_envelope_bytes = b""
+
+    def seal(self, written_at_ms: int) -> bytes:
+        """Close the block being filled and start the next one."""
+        block = b"".join([records.block_header(written_at_ms), *self.parts])
+        self.parts = []
+        self.bytes = 0
+        self.position += 1
+        return block
+
+    def note_lasting(self, record: bytes) -> None:
+        """Note what outlives messages: the block must be read before it may be dropped."""
+        self.lasting.add(self.position)
+        self.note(record)
+
+    def note(self, record: bytes) -> None:
+        if not self.parts:
+            self._on_first()
+        self.parts.append(record)
+        self.bytes += len(record)
+
+    # -- accounts -----------------------------------------------------------------------------------------------------
+
+    def count_in(self, message: Message) -> None:
+        """A message lives in block `message.position` from now on."""
+        size = live_bytes(message)
+        self.live[message.position] = self.live.get(message.position, 0) + size
+        self.live_total += size
+
+    def count_out(self, message: Message) -> None:
+        position = message.position
+        if position:
+            size = live_bytes(message)
+            self.live_total -= size
+            left = self.live[position] - size
+            if left:
+                self.live[position] = left
+            else:
+                del self.live[position]
+            message.position = 0
+
+    def forget(self, message: Message) -> None:
+        self.count_out(message)
+        body = message.body
+        if type(body) is bytes:
+            self.resident_bytes -= len(body)
+        if message.sequence != message.number:
+            self.moved_messages.pop(message.number, None)
+        if self.held and message.sequence in self.held:
+            self._on_settled(message)
+
+    def forgotten(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self.forget(message)
+
+    # -- declarations -------------------------------------------------------------------------------------------------
+
+    def queue_declared(self, queue: Queue) -> None:
+        if not queue.settings.durable:
+            return
+        queue.position = self.position
+        record = QueueRecord(
+            queue.number,
+            queue.namespace,
+            queue.name,
+            queue.settings,
+            queue.created_at_ms,
+            queue.used_at_ms,
+            queue.is_paused,
+            queue.counters,
+        )
+        self.note_lasting(records.packed(Kind.QUEUE_DECLARED, record))
+
+    def queue_deleted(self, queue: Queue, at_ms: int) -> None:
+        if queue.settings.durable:
+            self.note(records.queue_deleted(queue.number, at_ms))
+
+    def exchange_declared(self, exchange: Exchange) -> None:
+        if not exchange.settings.durable:
+            return
+        bindings = [binding_record(exchange.namespace, binding) for binding in exchange.bindings]
+        record = ExchangeRecord(exchange.number, exchange.namespace, exchange.name, exchange.settings, bindings)
+        self.note_lasting(records.packed(Kind.EXCHANGE_DECLARED, record))
+
+    def exchange_deleted(self, exchange: Exchange) -> None:
+        if exchange.settings.durable:
+            self.note(records.packed(Kind.EXCHANGE_DELETED, [exchange.namespace, exchange.name]))
+
+    def bound(self, namespace: str, binding: Binding) -> None:
+        self.note_lasting(records.packed(Kind.BOUND, binding_record(namespace, binding)))
+
+    def unbound(self, namespace: str, binding: Binding) -> None:
+        self.note(records.packed(Kind.UNBOUND, binding_record(namespace, binding)))
+
+    # -- entering -----------------------------------------------------------------------------------------------------
+
+    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
+        if not queue.settings.durable:
+            self.resident_bytes += sum(message.body_bytes for message in messages)
+            return
+        if messages[0].deaths:
+            self._placed_new(messages)
+            return
+        position = self.position
+        parts: list[bytes] = []
+        data_bytes = live = bodies_bytes = 0
+        for message in messages:
+            envelope = b"" if message.envelope is PLAIN else self._envelope(message.envelope)
+            body = message.body
+            assert type(body) is bytes
+            flags = 0
+            if message.ready_at_ms != at_ms:
+                flags = records.HAS_READY_AT
+            if message.expires_at_ms is not None:
+                flags |= records.HAS_EXPIRES_AT
+            parts.append(records.entry_head(message.sequence, message.priority, flags, len(envelope), len(body)))
+            if flags:
+                data_bytes += self._append_times(parts, message, flags)
+            if envelope:
+                parts.append(envelope)
+                data_bytes += len(envelope)
+            parts.append(body)
+            message.position = position
+            bodies_bytes += len(body)
+            live += len(message.envelope.properties)
+        data_bytes += records.ENTRY_BYTES * len(messages) + bodies_bytes
+        live += bodies_bytes + MESSAGE_BYTES * len(messages)
+        self.note(records.enqueued_head(queue.number, at_ms, len(messages), data_bytes))
+        self.parts += parts
+        self.bytes += data_bytes
+        self.live[position] = self.live.get(position, 0) + live
+        self.live_total += live
+        self.resident_bytes += bodies_bytes
+        if self.is_listing:
+            self.listed += messages
+
+    def fanned_out(self, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:
+        targets = []
+        for queue, message in placed:
+            self.resident_bytes += message.body_bytes
+            if queue.settings.durable:
+                message.position = self.position
+                self.count_in(message)
+                targets.append(
+                    (queue.number, message.sequence, message.priority, message.ready_at_ms, message.expires_at_ms or 0)
+                )
+        if targets:
+            first = placed[0][1]
+            assert type(first.body) is bytes
+            self.note(records.fanned_out(at_ms, self._envelope(first.envelope), first.body, targets))
+
+    def placed(self, messages: Sequence[Message], body: bytes) -> None:
+        """Write messages that share a body with all that is known of them; they live in this block from now on."""
+        states = []
+        for message in messages:
+            message.position = self.position
+            self.count_in(message)
+            states.append(
+                PlacedRecord(
+                    message.queue,
+                    message.sequence,
+                    message.number,
+                    message.envelope,
+                    message.priority,
+                    message.created_at_ms,
+                    message.ready_at_ms,
+                    message.state,
+                    message.expires_at_ms,
+                    message.deadline_ms,
+                    message.deliveries,
+                    message.deaths,
+                )
+            )
+        self.note(records.placed(_encode(states), body))
+
+    def remembered(self, queue: Queue, key: str, seen: Seen) -> None:
+        if queue.settings.durable:
+            seen.position = self.position
+            record = RememberedRecord(queue.number, key, seen.number, seen.created_at_ms, seen.expires_at_ms)
+            self.note_lasting(records.packed(Kind.REMEMBERED, record))
+
+    # -- transitions --------------------------------------------------------------------------------------------------
+
+    def delivered(
+        self, queue: Queue, messages: Sequence[Message], deadline_ms: int | None, consumer: str, at_ms: int
+    ) -> None:
+        if queue.settings.durable:
+            sequences = [message.sequence for message in messages]
+            self.note(
+                records.delivered(queue.number, at_ms, deadline_ms, consumer.encode("utf-8", "replace"), sequences)
+            )
+
+    def extended(self, queue: Queue, messages: Sequence[Message], deadline_ms: int | None, at_ms: int) -> None:
+        if queue.settings.durable:
+            sequences = [message.sequence for message in messages]
+            self.note(records.extended(queue.number, at_ms, deadline_ms, sequences))
+
+    def given_back(
+        self, queue: Queue, message: Message, reason: Reason, due_at_ms: int, error: str, at_ms: int
+    ) -> None:
+        if queue.settings.durable:
+            self.note(records.given_back(queue.number, message.sequence, at_ms, due_at_ms, reason, error))
+        if message.sequence in self.held:
+            self._on_settled(message)
+
+    def became_ready(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
+        if queue.settings.durable:
+            self.note(records.became_ready(queue.number, at_ms, [message.sequence for message in messages]))
+
+    def rescheduled(self, queue: Queue, message: Message, due_at_ms: int, at_ms: int) -> None:
+        if queue.settings.durable:
+            self.note(records.rescheduled(queue.number, message.sequence, at_ms, due_at_ms))
+
+    def acknowledged(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
+        if queue.settings.durable:
+            self.note(records.acknowledged(queue.number, at_ms, [message.sequence for message in messages]))
+        self.forgotten(messages)
+
+    def removed(self, queue: Queue, messages: Sequence[Message], reason: Reason, at_ms: int) -> None:
+        if queue.settings.durable:
+            sequences = [message.sequence for message in messages]
+            self.note(records.removed(queue.number, at_ms, reason, sequences))
+        self.forgotten(messages)
+
+    def parked(self, queue: Queue, message: Message, fate: Fate) -> None:
+        if queue.settings.durable:
+            self.note(
+                records.parked(queue.number, message.sequence, fate.at_ms, fate.reason, fate.failed_by or 0, fate.error)
+            )
+        if message.sequence in self.held:
+            self._on_settled(message)
+
+    def moved(self, source: Queue, message: Message, target: Queue, copy: Message, fate: Fate) -> None:
+        if message.sequence in self.held:
+            self._on_settled(message)
+        self.moved_messages.pop(message.number, None)
+        if source.settings.durable and target.settings.durable:
+            self.moved_messages[copy.number] = copy
+            self.note(
+                records.moved(
+                    records.Moved(
+                        source.number,
+                        message.sequence,
+                        target.number,
+                        copy.sequence,
+                        copy.priority,
+                        copy.expires_at_ms or 0,
+                        fate.at_ms,
+                        fate.reason,
+                        fate.failed_by or 0,
+                        fate.error,
+                    )
+                )
+            )
+        elif source.settings.durable:
+            self.note(records.removed(source.number, fate.at_ms, fate.reason, [message.sequence]))
+            self.count_out(message)
+            copy.position = 0
+        elif target.settings.durable:
+            self._placed_new([copy])
+            self.resident_bytes -= copy.body_bytes
+
+    def purged(self, queue: Queue, cut: int, *, ready_only: bool, at_ms: int) -> None:
+        if queue.settings.durable:
+            self.note(records.purged(queue.number, at_ms, cut, ready_only=ready_only))
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _placed_new(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            assert type(message.body) is bytes
+            self.resident_bytes += len(message.body)
+            if message.sequence != message.number:
+                self.moved_messages[message.number] = message
+            self.placed([message], message.body)
+
+    def _envelope(self, envelope: Envelope) -> bytes:
+        if envelope is PLAIN:
+            return b""
+        if envelope is not self._last_envelope:
+            self._last_envelope = envelope
+            self._last_envelope_bytes = _encode(envelope)
+        return self._last_envelope_bytes
+
+    @staticmethod
+    def _append_times(parts: list[bytes], message: Message, flags: int) -> int:
+        size = 0
+        if flags & records.HAS_READY_AT:
+            parts.append(records.instant(message.ready_at_ms))
+            size += 8
+        if flags & records.HAS_EXPIRES_AT:
+            parts.append(records.instant(message.expires_at_ms))
+            size += 8
+        return size

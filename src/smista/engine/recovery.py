@@ -1,0 +1,398 @@
+"""Recovery: the state is a fold over the log.
+
+Each record is applied with the primitive that live traffic used. Two things follow from dropping the front of the log:
+
+- A record may name what is not known. If a message is unknown, its entry was dropped: either it was settled in dropped
+  blocks too, or it will be placed again further on with all that is known of it. Both ways the record has no work.
+- A queue may be named before its declaration comes, since a declaration that lay in dropped blocks was written again
+  later. Its messages collect in a *shell*; the declaration gives the shell its name, a deletion discards it.
+
+Bodies beyond the memory watermark stay in the log, as they would have in live traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from smista.core.dead_letters import apply_moved, apply_parked, apply_removed
+from smista.core.declaring import apply_queue_deleted, schedule_check
+from smista.core.dedup import DedupMemory, Seen
+from smista.core.exchanges import Binding
+from smista.core.message import PLAIN, Envelope, Fate, Message, Reason
+from smista.core.queue import Queue
+from smista.core.settings import DEFAULT, QueueSettings
+from smista.core.state import BrokerState
+from smista.engine.clock import Anchor
+from smista.engine.recorder import (
+    BindingRecord,
+    ExchangeRecord,
+    PlacedRecord,
+    QueueRecord,
+    Recorder,
+    RememberedRecord,
+)
+from smista.log import Log, records
+from smista.log.errors import LogDamaged, LogError
+from smista.log.records import Kind, Record
+
+_ENVELOPES_KEPT = 4096
+_decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+_decode_placed = msgspec.msgpack.Decoder(list[PlacedRecord]).decode
+
+
+class Opened(msgspec.Struct, frozen=True, array_like=True):
+    """Noted at every start, and again when reclaimed: numbers must never be given out twice."""
+
+    anchor: Anchor
+    next_sequence: int
+    next_queue: int
+    next_exchange: int
+
+
+class Recovery:
+    def __init__(self, state: BrokerState, *, resident_bytes_max: int) -> None:
+        self.state = state
+        self.anchor: Anchor | None = None
+        self.last_ms = 0
+        self.blocks: list[tuple[int, int, int]] = []
+        """Position, size and time of each block."""
+        self.lasting: set[int] = set()
+        self._resident_left = resident_bytes_max
+        self._shells: dict[int, Queue] = {}
+        self._deleted: set[int] = set()
+        self._settings: dict[QueueSettings, QueueSettings] = {}
+        self._envelopes: dict[bytes, Envelope] = {b"": PLAIN}
+        self._position = 0
+        self._apply: dict[Kind, Callable[[memoryview], None]] = {
+            Kind.OPENED: self._opened,
+            Kind.QUEUE_DECLARED: self._queue_declared,
+            Kind.QUEUE_DELETED: self._queue_deleted,
+            Kind.EXCHANGE_DECLARED: self._exchange_declared,
+            Kind.EXCHANGE_DELETED: self._exchange_deleted,
+            Kind.BOUND: self._bound,
+            Kind.UNBOUND: self._unbound,
+            Kind.ENQUEUED: self._enqueued,
+            Kind.FANNED_OUT: self._fanned_out,
+            Kind.PLACED: self._placed,
+            Kind.REMEMBERED: self._remembered,
+            Kind.DELIVERED: self._delivered,
+            Kind.EXTENDED: self._extended,
+            Kind.GIVEN_BACK: self._given_back,
+            Kind.RESCHEDULED: self._rescheduled,
+            Kind.ACKNOWLEDGED: self._acknowledged,
+            Kind.REMOVED: self._removed,
+            Kind.PARKED: self._parked,
+            Kind.MOVED: self._moved,
+            Kind.PURGED: self._purged,
+            Kind.BECAME_READY: self._became_ready,
+        }
+
+    def replay(self, log: Log, on_damage: Callable[[LogDamaged], None] | None) -> None:
+        for position, block in log.scan(log.first_position, on_damage=on_damage):
+            at_ms = records.written_at_ms(block)
+            self.last_ms = max(self.last_ms, at_ms)
+            self.blocks.append((position, len(block), at_ms))
+            self._position = position
+            for record in records.records(block):
+                self.apply(record)
+        if self._shells and on_damage is None:
+            numbers = ", ".join(map(str, sorted(self._shells)))
+            raise LogError(f"The log names queues whose declaration is missing (numbers {numbers}).")
+
+    def apply(self, record: Record) -> None:
+        self._apply[record.kind](record.data)
+
+    def finish(self, recorder: Recorder, now_ms: int) -> None:
+        """Build what live traffic needs beside the tables, and open the accounts."""
+        state = self.state
+        state.graves.clear()
+        for namespace in state.namespaces.values():
+            for binding in list(namespace.topology.bindings()):
+                if binding.destination_kind == "queue" and binding.destination not in namespace.queues:
+                    namespace.topology.unbind(binding)
+        for queue in state.queues.values():
+            for message in queue.messages():
+                recorder.count_in(message)
+                if type(message.body) is bytes:
+                    recorder.resident_bytes += len(message.body)
+                if message.sequence != message.number:
+                    recorder.moved_messages[message.number] = message
+            queue.attach(now_ms)
+            schedule_check(queue, now_ms)
+        recorder.lasting = self.lasting
+
+    # -- declarations -------------------------------------------------------------------------------------------------
+
+    def _opened(self, data: memoryview) -> None:
+        opened = records.unpack(data, Opened)
+        self.lasting.add(self._position)
+        self.anchor = opened.anchor
+        state = self.state
+        state.next_sequence = max(state.next_sequence, opened.next_sequence)
+        state.next_queue = max(state.next_queue, opened.next_queue)
+        state.next_exchange = max(state.next_exchange, opened.next_exchange)
+
+    def _queue_declared(self, data: memoryview) -> None:
+        record = records.unpack(data, QueueRecord)
+        self.lasting.add(self._position)
+        queue = self.state.queues.get(record.number)
+        if queue is None:
+            shell = self._shells.pop(record.number, None)
+            # Queues declared alike share one settings object.
+            settings = self._settings.setdefault(record.settings, record.settings)
+            queue = self.state.add_queue(record.number, record.namespace, record.name, settings, record.created_at_ms)
+            if shell is not None:
+                queue.ready, queue.scheduled = shell.ready, shell.scheduled
+                queue.in_flight, queue.dead = shell.in_flight, shell.dead
+                queue.body_bytes, queue.dedup = shell.body_bytes, shell.dedup
+        queue.settings = self._settings.setdefault(record.settings, record.settings)
+        queue.is_paused = record.is_paused
+        queue.used_at_ms = record.used_at_ms
+        queue.counters = record.counters
+        queue.position = self._position
+
+    def _queue_deleted(self, data: memoryview) -> None:
+        number, _ = records.read_queue_deleted(data)
+        self._deleted.add(number)
+        self._shells.pop(number, None)
+        queue = self.state.queues.get(number)
+        if queue is not None:
+            apply_queue_deleted(self.state, queue)
+
+    def _queue(self, number: int) -> Queue:
+        queue = self.state.queues.get(number) or self._shells.get(number)
+        if queue is None:
+            queue = Queue(
+                number=number,
+                namespace="",
+                name="",
+                settings=DEFAULT,
+                created_at_ms=0,
+                calendar=self.state.calendar,
+                woken=self.state.woken,
+            )
+            if number not in self._deleted:
+                self._shells[number] = queue
+        return queue
+
+    def _exchange_declared(self, data: memoryview) -> None:
+        record = records.unpack(data, ExchangeRecord)
+        self.lasting.add(self._position)
+        state = self.state
+        topology = state.open_namespace(record.namespace).topology
+        if topology.find(record.name) is None:
+            topology.declare(record.name, record.number, record.settings)
+        state.next_exchange = max(state.next_exchange, record.number + 1)
+        for binding in record.bindings:
+            self._bind(binding)
+
+    def _exchange_deleted(self, data: memoryview) -> None:
+        namespace, name = records.unpack(data, tuple[str, str])
+        topology = self.state.open_namespace(namespace).topology
+        if topology.find(name) is not None:
+            topology.delete(name)
+
+    def _bound(self, data: memoryview) -> None:
+        self.lasting.add(self._position)
+        self._bind(records.unpack(data, BindingRecord))
+
+    def _bind(self, record: BindingRecord) -> None:
+        topology = self.state.open_namespace(record.namespace).topology
+        binding = read_binding(record)
+        if topology.find(record.source) is not None and not topology.has_binding(binding):
+            topology.bind(binding)
+
+    def _unbound(self, data: memoryview) -> None:
+        record = records.unpack(data, BindingRecord)
+        topology = self.state.open_namespace(record.namespace).topology
+        binding = read_binding(record)
+        if topology.find(record.source) is not None and topology.has_binding(binding):
+            topology.unbind(binding)
+
+    # -- entering -----------------------------------------------------------------------------------------------------
+
+    def _enqueued(self, data: memoryview) -> None:
+        at_ms = records.enqueued_at_ms(Kind.ENQUEUED, data)
+        for entry in records.enqueued(data):
+            self._enter(entry, at_ms)
+
+    def _fanned_out(self, data: memoryview) -> None:
+        at_ms = records.enqueued_at_ms(Kind.FANNED_OUT, data)
+        for entry in records.read_fanned_out(data):
+            self._enter(entry, at_ms)
+
+    def _enter(self, entry: records.Entry, at_ms: int) -> None:
+        queue = self._queue(entry.queue)
+        sequence = entry.sequence
+        envelope = self._envelopes.get(entry.envelope)
+        if envelope is None:
+            envelope = self._envelope(entry.envelope)
+        message = Message(
+            sequence,
+            sequence,
+            entry.queue,
+            envelope,
+            self._body(entry.body),
+            entry.priority,
+            at_ms,
+            entry.ready_at_ms,
+            position=self._position,
+            expires_at_ms=entry.expires_at_ms,
+        )
+        queue.insert(message, at_ms)
+        queue.counters.published += 1
+        if sequence >= self.state.next_sequence:
+            self.state.next_sequence = sequence + 1
+
+    def _placed(self, data: memoryview) -> None:
+        head, body_bytes = records.read_placed(data)
+        body = self._body(body_bytes)
+        for placed in _decode_placed(head):
+            queue = self._queue(placed.queue)
+            present = queue.find(placed.sequence)
+            if present is not None:
+                queue.remove(present)
+            message = Message(
+                placed.sequence,
+                placed.number,
+                placed.queue,
+                PLAIN if placed.envelope == PLAIN else placed.envelope,
+                body,
+                placed.priority,
+                placed.created_at_ms,
+                placed.ready_at_ms,
+                placed.state,
+                self._position,
+                placed.expires_at_ms,
+                placed.deadline_ms,
+                placed.deliveries,
+                placed.deaths,
+            )
+            queue.restore(message)
+            self.state.next_sequence = max(self.state.next_sequence, placed.sequence + 1)
+
+    def _remembered(self, data: memoryview) -> None:
+        record = records.unpack(data, RememberedRecord)
+        self.lasting.add(self._position)
+        queue = self._queue(record.queue)
+        if queue.dedup is None:
+            queue.dedup = DedupMemory()
+        queue.dedup.remember(
+            record.key, Seen(record.number, record.created_at_ms, record.expires_at_ms, self._position)
+        )
+
+    # -- transitions --------------------------------------------------------------------------------------------------
+
+    def _delivered(self, data: memoryview) -> None:
+        number, at_ms, deadline_ms, _, sequences = records.read_delivered(data)
+        queue = self._queue(number)
+        for message in _known(queue, sequences):
+            queue.lease(message, deadline_ms, at_ms)
+
+    def _extended(self, data: memoryview) -> None:
+        number, at_ms, deadline_ms, sequences = records.read_extended(data)
+        queue = self._queue(number)
+        for message in _known(queue, sequences):
+            queue.extend(message, deadline_ms, at_ms)
+
+    def _given_back(self, data: memoryview) -> None:
+        number, sequence, at_ms, due_at_ms, reason, error = records.read_given_back(data)
+        queue = self._queue(number)
+        for message in _known(queue, (sequence,)):
+            queue.give_back(message, Reason(reason), due_at_ms, error, at_ms)
+
+    def _rescheduled(self, data: memoryview) -> None:
+        number, sequence, at_ms, due_at_ms = records.read_rescheduled(data)
+        queue = self._queue(number)
+        for message in _known(queue, (sequence,)):
+            queue.reschedule(message, due_at_ms, at_ms)
+
+    def _became_ready(self, data: memoryview) -> None:
+        number, at_ms, sequences = records.read_sequences(data)
+        queue = self._queue(number)
+        for message in _known(queue, sequences):
+            queue.become_ready(message, at_ms)
+
+    def _acknowledged(self, data: memoryview) -> None:
+        number, _, sequences = records.read_sequences(data)
+        queue = self._queue(number)
+        for message in _known(queue, sequences):
+            queue.counters.acknowledged += 1
+            self._free(message)
+            queue.remove(message)
+
+    def _removed(self, data: memoryview) -> None:
+        number, _, reason, sequences = records.read_removed(data)
+        queue = self._queue(number)
+        for message in _known(queue, sequences):
+            self._free(message)
+            apply_removed(queue, message, Reason(reason))
+
+    def _parked(self, data: memoryview) -> None:
+        number, sequence, at_ms, reason, failed_by, error = records.read_parked(data)
+        queue = self._queue(number)
+        for message in _known(queue, (sequence,)):
+            apply_parked(queue, message, _fate(reason, failed_by, error, at_ms))
+
+    def _moved(self, data: memoryview) -> None:
+        record = records.read_moved(data)
+        self.state.next_sequence = max(self.state.next_sequence, record.new_sequence + 1)
+        source, target = self._queue(record.source), self._queue(record.target)
+        for message in _known(source, (record.sequence,)):
+            copy = Message(
+                record.new_sequence,
+                message.number,
+                target.number,
+                message.envelope,
+                message.body,
+                record.priority,
+                message.created_at_ms,
+                record.at_ms,
+                position=message.position,
+                expires_at_ms=record.expires_at_ms or None,
+                deaths=message.deaths,
+            )
+            apply_moved(
+                source, message, target, copy, _fate(record.reason, record.failed_by, record.error, record.at_ms)
+            )
+
+    def _purged(self, data: memoryview) -> None:
+        number, _, _, ready_only = records.read_purged(data)
+        queue = self._queue(number)
+        for table in queue.take_all(ready_only=ready_only):
+            for message in table.values():
+                queue.body_bytes -= message.body_bytes
+                self._free(message)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _body(self, body: bytes) -> bytes | int:
+        if len(body) > self._resident_left:
+            return len(body)
+        self._resident_left -= len(body)
+        return body
+
+    def _free(self, message: Message) -> None:
+        if type(message.body) is bytes:
+            self._resident_left += len(message.body)
+
+    def _envelope(self, data: bytes) -> Envelope:
+        envelope = _decode_envelope(data)
+        if len(self._envelopes) < _ENVELOPES_KEPT:
+            self._envelopes[data] = envelope
+        return envelope
+
+
+def read_binding(record: BindingRecord) -> Binding:
+    make = Binding.to_queue if record.destination_kind == "queue" else Binding.to_exchange
+    return make(record.source, record.destination, record.key, record.arguments)
+
+
+def _known(queue: Queue, sequences: tuple[int, ...]) -> list[Message]:
+    return [message for sequence in sequences if (message := queue.find(sequence)) is not None]
+
+
+def _fate(reason: int, failed_by: int, error: str, at_ms: int) -> Fate:
+    return Fate(Reason(reason), Reason(failed_by) if failed_by else None, error, at_ms)

@@ -1,0 +1,30 @@
+"""What a running broker can be told; a queue's own settings are in `core/settings.py`."""
+
+from __future__ import annotations
+
+import msgspec
+
+MIB = 1 << 20
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    body_bytes_max: int = MIB
+    """The largest body a queue takes unless it says otherwise."""
+    resident_bytes_max: int = 512 * MIB
+    """Bodies beyond this many bytes stay in the log until their turn comes."""
+    log_retention_ms: int = 3_600_000
+    """Blocks younger than this are kept for readers of the log, as long as ..."""
+    log_retention_bytes: int = 256 * MIB
+    """... the log is not larger than this."""
+    log_slack_bytes: int = 8 * MIB
+    """How much dead weight the log may carry before it is reclaimed, beside as much as is alive."""
+    block_bytes_max: int = MIB
+    """A block that has grown to this is sealed even while an earlier one is being written."""
+    waiting_bytes_max: int = 32 * MIB
+    """When more than this waits to be written, publishers wait."""
+    disk_free_bytes_min: int = 128 * MIB
+    """Publishes are refused when less is free."""
+    memory_bytes_max: int | None = None
+    """Publishes are refused when the process uses more; None for no limit."""
+    watch_interval_s: float = 0.5
+    """How often disk and memory are looked at."""
