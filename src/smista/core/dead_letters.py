@@ -34,9 +34,7 @@ def expire(
     # What is dead already can only outlive the retention.
     is_ttl = message.expires_at_ms is not None and message.expires_at_ms <= now_ms and message.state is not State.DEAD
     if is_ttl and queue.settings.dead_letter is DeadLetterMode.MOVE:
-        bury_in_dead_letters(
-            state, queue, message, Reason.EXPIRED, failed_by=failed_by, error=error, now_ms=now_ms
-        )
+        bury_in_dead_letters(state, queue, message, Reason.EXPIRED, failed_by=failed_by, error=error, now_ms=now_ms)
     else:
         discard(state, queue, message, Reason.EXPIRED if is_ttl else Reason.RETIRED, now_ms=now_ms)
 

@@ -180,13 +180,13 @@ class Consumers:
             watch.line.join(subscription)
             queue.woken.add(queue)
 
-    def end(self, queue: Queue) -> None:
-        """The queue is gone: everybody who waited on it is told."""
+    def end(self, queue: Queue, error: BrokerError | None = None) -> None:
+        """Everybody who waits on the queue is told that it is over: it was deleted, unless `error` says otherwise."""
         watch = self._watches.pop(queue.number, None)
         queue.is_watched = False
         if watch is None:
             return
-        error = QueueDeleted(f"Queue {queue.name!r} was deleted while this consumer was waiting on it.")
+        error = error or QueueDeleted(f"Queue {queue.name!r} was deleted while this consumer was waiting on it.")
         while (waiting := watch.line.first()) is not None:
             watch.line.leave(waiting)
             if isinstance(waiting, Poll) and not waiting.answer.done():

@@ -98,8 +98,16 @@ def live_bytes(message: Message) -> int:
 
 
 class Recorder(Journal):
-    def __init__(self, position: int, *, on_first: Callable[[], None], on_settled: Callable[[Message], None]) -> None:
-        """`on_first` is called when a note goes into an empty block; `on_settled` when a held message is let go."""
+    def __init__(
+        self,
+        position: int,
+        *,
+        on_first: Callable[[], None],
+        on_settled: Callable[[Message], None],
+        read_body: Callable[[Message], bytes],
+    ) -> None:
+        """`on_first` is called when a note goes into an empty block; `on_settled` when a held message is let go;
+        `read_body` for a body that is paged out."""
         self.position = position
         """The block being filled."""
         self.parts: list[bytes] = []
@@ -120,6 +128,7 @@ class Recorder(Journal):
         self.listed: list[Message] = []
         self._on_first = on_first
         self._on_settled = on_settled
+        self._read_body = read_body
         self._last_envelope: Envelope = PLAIN
         self._last_envelope_bytes = b""
 
@@ -391,7 +400,8 @@ class Recorder(Journal):
 
     def _placed_new(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            assert type(message.body) is bytes
+            if type(message.body) is not bytes:
+                message.body = self._read_body(message)
             self.resident_bytes += len(message.body)
             if message.sequence != message.number:
                 self.moved_messages[message.number] = message

@@ -1,0 +1,136 @@
+"""Dispatching: messages that are ready meet those who wait for them. Who waits, and the rules, are in `consumers`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from smista.core.message import Message
+from smista.core.queue import Queue
+from smista.core.receiving import receive
+from smista.core.state import BrokerState
+from smista.engine.clock import Clock
+from smista.engine.consumers import Consumers, Poll, Subscription, Waiting, Watch
+from smista.engine.delivery import Delivery, make_delivery
+from smista.engine.ids import Ids
+from smista.engine.keeper import Keeper
+from smista.errors import BrokerError
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        state: BrokerState,
+        clock: Clock,
+        ids: Ids,
+        *,
+        after: Callable[[], None],
+        give_back: Callable[[list[Delivery]], None],
+    ) -> None:
+        """`after` is the broker's, called when state has changed; `give_back` takes what nobody is there for."""
+        self._state = state
+        self._clock = clock
+        self._ids = ids
+        self._after = after
+        self._give_back = give_back
+        self._fetching: set[asyncio.Task[None]] = set()
+        self.consumers = Consumers(self.serve)
+        self.keeper: Keeper
+        """Set by the broker: each needs the other."""
+
+    def serve(self, queue: Queue) -> None:
+        """Hand out what is ready in a queue to those who wait on it, in their order."""
+        watch = self.consumers.watch(queue)
+        if watch is None or watch.is_fetching or queue.is_deleted or self.keeper.failure is not None:
+            return
+        now_ms = self._clock.now_ms()
+        while (waiting := watch.line.first()) is not None:
+            if isinstance(waiting, Poll) and waiting.answer.done():
+                watch.line.leave(waiting)
+                continue
+            share = max(1, -(-len(queue.ready) // len(watch.line)))
+            messages = receive(
+                self._state,
+                queue,
+                min(waiting.credit, share),
+                lease_ms=waiting.lease_ms,
+                consumer=waiting.consumer,
+                several_per_group=waiting.several_per_group,
+                now_ms=now_ms,
+            )
+            if not messages:
+                if queue.rate is not None and queue.ready:
+                    queue.look_at(max(queue.rate.next_at_ms(), now_ms + 1), now_ms)
+                break
+            self._hold(watch, waiting, messages)
+            if not self.keeper.are_at_hand(messages):
+                watch.is_fetching = True
+                task = asyncio.get_running_loop().create_task(self._fetch_and_hand_over(watch, waiting, messages))
+                self._fetching.add(task)
+                task.add_done_callback(self._fetching.discard)
+                break
+            self._hand_over(waiting, self._make(messages))
+        self._after()
+
+    async def deliveries(self, messages: list[Message]) -> list[Delivery]:
+        """The messages as their consumer gets them, bodies and all."""
+        if not self.keeper.are_at_hand(messages):
+            await self.keeper.fetch(messages)
+        return self._make(messages)
+
+    def settled(self, message: Message) -> None:
+        """A message that a subscription held has been settled, by whomever: its credit is free again."""
+        subscription = self.keeper.recorder.held.pop(message.sequence)
+        assert isinstance(subscription, Subscription)
+        self.consumers.settled(subscription, message)
+
+    def end_all(self, error: BrokerError) -> None:
+        """Nobody will get anything any more, for this reason."""
+        for queue in self._state.queues.values():
+            if queue.is_watched:
+                self.consumers.end(queue, error)
+
+    async def close(self) -> None:
+        if self._fetching:
+            await asyncio.gather(*self._fetching, return_exceptions=True)
+
+    def _make(self, messages: list[Message]) -> list[Delivery]:
+        keeper, ids = self.keeper, self._ids
+        deliveries = []
+        for message in messages:
+            body = keeper.body(message)
+            # No body: its block was damaged, and the message has been set aside.
+            if body is not None:
+                deliveries.append(make_delivery(message, body, ids))
+        keeper.handed_over(messages)
+        return deliveries
+
+    def _hold(self, watch: Watch, waiting: Waiting, messages: list[Message]) -> None:
+        """Account for what is about to be handed over, and move whoever gets it to the back of the line."""
+        if isinstance(waiting, Poll):
+            watch.line.leave(waiting)
+            return
+        held = self.keeper.recorder.held
+        for message in messages:
+            waiting.held[message.sequence] = message.delivery_count
+            held[message.sequence] = waiting
+        if waiting.credit > 0:
+            watch.line.to_the_back(waiting)
+        else:
+            watch.line.leave(waiting)
+
+    def _hand_over(self, waiting: Waiting, deliveries: list[Delivery]) -> None:
+        if isinstance(waiting, Subscription):
+            if not waiting.is_cancelled and deliveries:
+                waiting.deliver(deliveries)
+        elif waiting.answer.done():
+            self._give_back(deliveries)
+        else:
+            waiting.answer.set_result(deliveries)
+
+    async def _fetch_and_hand_over(self, watch: Watch, waiting: Waiting, messages: list[Message]) -> None:
+        try:
+            self._hand_over(waiting, await self.deliveries(messages))
+        finally:
+            watch.is_fetching = False
+        self.serve(waiting.queue)

@@ -1,0 +1,225 @@
+"""Keeping: everything between the broker's state and its log.
+
+Notes fill a block; blocks are sealed and handed to the log's thread; when one is durable, those who waited for it are
+answered, bodies may be let go, and the front of the log may be reclaimed. A failed log ends all of this for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from smista.core.message import Message
+from smista.core.state import BrokerState
+from smista.engine.clock import Clock
+from smista.engine.commit import Committer
+from smista.engine.paging import Paging
+from smista.engine.pressure import Pressure
+from smista.engine.reclaim import Reclaimer, note_opened
+from smista.engine.recorder import Recorder
+from smista.engine.recovery import Recovery
+from smista.engine.settings import BrokerSettings
+from smista.log import Log
+from smista.log.errors import LogDamaged
+
+DROPPED_AT_ONCE = 16
+
+
+class Keeper:
+    def __init__(
+        self,
+        log: Log,
+        settings: BrokerSettings,
+        clock: Clock,
+        state: BrokerState,
+        recovery: Recovery,
+        *,
+        on_settled: Callable[[Message], None],
+        on_failed: Callable[[BaseException], None],
+        on_damaged: Callable[[list[Message], LogDamaged], None],
+    ) -> None:
+        self._log = log
+        self._settings = settings
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._on_failed = on_failed
+        self._on_damaged = on_damaged
+        self.failure: BaseException | None = None
+        self.recorder = Recorder(
+            log.next_position,
+            on_first=self._seal_soon,
+            on_settled=on_settled,
+            read_body=self._read_body,
+        )
+        self._committer = Committer(log, on_durable=self._block_durable, on_failed=self._failed)
+        self._reclaimer = Reclaimer(
+            state,
+            self.recorder,
+            clock,
+            retention_ms=settings.log_retention_ms,
+            retention_bytes=settings.log_retention_bytes,
+            slack_bytes=settings.log_slack_bytes,
+        )
+        self._paging = Paging(state, self.recorder, resident_bytes_max=settings.resident_bytes_max)
+        self.pressure = Pressure(
+            disk_free_bytes_min=settings.disk_free_bytes_min, memory_bytes_max=settings.memory_bytes_max
+        )
+        for block in recovery.blocks:
+            self._reclaimer.block_written(*block)
+        recovery.finish(self.recorder, clock.now_ms())
+        state.journal = self.recorder
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self._is_reclaiming = False
+        self._is_seal_planned = False
+        self._watch_timer = self._loop.call_later(0, self._look_around)
+        note_opened(self.recorder, state, clock)
+
+    async def close(self) -> None:
+        """Make everything durable and close the log."""
+        self._is_closed = True
+        self._watch_timer.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.failure is None and self.recorder.parts:
+            self._seal()
+        await self._committer.close()
+        # The thread's last words are on the loop's list by now.
+        await asyncio.sleep(0)
+        await asyncio.to_thread(self._log.close)
+
+    # -- durability ---------------------------------------------------------------------------------------------------
+
+    def durable(self) -> asyncio.Future[None]:
+        """Done when everything noted so far is on disk."""
+        position = self.recorder.position if self.recorder.parts else self._committer.submitted_position
+        return self._committer.wait_for(position)
+
+    def seal_if_large(self) -> None:
+        if self.recorder.bytes >= self._settings.block_bytes_max:
+            self._seal()
+
+    @property
+    def is_behind(self) -> bool:
+        return self._committer.waiting_bytes + self.recorder.bytes > self._settings.waiting_bytes_max
+
+    async def room(self) -> None:
+        """Wait until the log has caught up far enough to take more."""
+        while self.is_behind and self.failure is None:
+            await self._committer.wait_for(self._committer.durable_position + 1)
+
+    @property
+    def log_bytes(self) -> int:
+        """The size of all blocks that are kept."""
+        return self._reclaimer.total_bytes
+
+    # -- bodies -------------------------------------------------------------------------------------------------------
+
+    def are_at_hand(self, messages: list[Message]) -> bool:
+        return not self._paging.missing(messages)
+
+    async def fetch(self, messages: list[Message]) -> None:
+        """Read back the blocks that hold paged-out bodies. A damaged one costs its messages, no others."""
+        for position in self._paging.missing(messages):
+            try:
+                self._paging.block_read(position, await asyncio.to_thread(self._log.read, position))
+            except LogDamaged as damage:
+                self._on_damaged([message for message in messages if message.position == position], damage)
+
+    def body(self, message: Message) -> bytes | None:
+        """The body, if it is at hand."""
+        return self._paging.body(message)
+
+    def handed_over(self, messages: list[Message]) -> None:
+        """Bodies that have gone to a consumer need not stay in memory when that is short."""
+        if self._paging.is_over:
+            for message in messages:
+                if message.position <= self._committer.durable_position:
+                    self._paging.let_go(message)
+
+    def _read_body(self, message: Message) -> bytes:
+        """For the rare note that needs a paged-out body at once: read on the spot."""
+        if self._paging.missing([message]):
+            self._paging.block_read(message.position, self._log.read(message.position))
+        body = self._paging.body(message)
+        assert body is not None
+        return body
+
+    # -- blocks -------------------------------------------------------------------------------------------------------
+
+    def _seal_soon(self) -> None:
+        if not self._is_seal_planned:
+            self._is_seal_planned = True
+            self._loop.call_soon(self._seal_if_idle)
+
+    def _seal_if_idle(self) -> None:
+        self._is_seal_planned = False
+        if self.recorder.parts and self._committer.is_idle and self.failure is None:
+            self._seal()
+
+    def _seal(self) -> None:
+        position = self.recorder.position
+        now_ms = self._clock.now_ms()
+        block = self.recorder.seal(now_ms)
+        self._paging.block_sealed(position)
+        self._reclaimer.block_written(position, len(block), now_ms)
+        self._committer.submit(position, block)
+
+    def _block_durable(self, position: int) -> None:
+        self._paging.block_durable(position)
+        if self.recorder.parts and self._committer.is_idle:
+            self._seal()
+        if not self._is_reclaiming and not self._is_closed and self._reclaimer.next_block() is not None:
+            self._is_reclaiming = True
+            self._spawn(self._reclaim())
+
+    async def _reclaim(self) -> None:
+        """Drop blocks from the front while that is worth it, writing again what still lives in them."""
+        floor = None
+        try:
+            while not self._is_closed and self.failure is None:
+                position = self._reclaimer.next_block()
+                if position is None or position > self._committer.durable_position:
+                    break
+                if self._reclaimer.needs_reading(position):
+                    block = await asyncio.to_thread(self._log.read, position)
+                    self._reclaimer.relocate(position, block)
+                    await self.durable()
+                self._reclaimer.dropped(position)
+                floor = position + 1
+                if floor % DROPPED_AT_ONCE == 0:
+                    self._committer.drop(floor)
+                    await asyncio.sleep(0)
+            if floor is not None:
+                self._committer.drop(floor)
+        finally:
+            self._is_reclaiming = False
+
+    # -- trouble ------------------------------------------------------------------------------------------------------
+
+    def _failed(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._on_failed(error)
+
+    def _look_around(self) -> None:
+        """A few times a second: how disk and memory stand."""
+        if self._is_closed:
+            return
+        free_bytes = self._log.free_bytes()
+        is_spent = self._log.is_reserve_spent
+        if is_spent and free_bytes is not None and free_bytes >= self._settings.disk_free_bytes_min:
+            self._committer.restore_reserve()
+        self.pressure.look(free_bytes=free_bytes, is_full=self._committer.is_full, is_reserve_spent=is_spent)
+        self._watch_timer = self._loop.call_later(self._settings.watch_interval_s, self._look_around)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._work_done)
+
+    def _work_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(error)

@@ -1,0 +1,234 @@
+"""A broker's running life, below its commands: opening and closing, what every call begins and ends with, deadlines.
+
+call ─▶ _enter: may it, and what time is it ─▶ one synchronous step of the core ─▶ _after: plan what follows
+             end of the turn: serve queues in which something became ready, free purged memory
+             at a deadline:   do what is due, in slices, the rest of the loop in between
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import Self
+
+from smista.core import dead_letters
+from smista.core.due import run_due
+from smista.core.message import Message, Reason, Receipt
+from smista.core.settling import Outcome, release
+from smista.core.state import BrokerState
+from smista.engine.clock import Clock
+from smista.engine.consumers import Poll
+from smista.engine.delivery import Delivery
+from smista.engine.dispatcher import Dispatcher
+from smista.engine.errors import BrokerClosed, BrokerStopped
+from smista.engine.ids import Ids
+from smista.engine.keeper import Keeper
+from smista.engine.recovery import Recovery
+from smista.engine.settings import BrokerSettings
+from smista.errors import BrokerError
+from smista.log import Log
+from smista.log.errors import LogDamaged
+
+SLICE = 500
+STALL_MS = 1_000
+
+
+class RunningBroker:
+    def __init__(
+        self, log: Log, settings: BrokerSettings, clock: Clock, state: BrokerState, recovery: Recovery
+    ) -> None:
+        self._clock = clock
+        self._state = state
+        self._loop = asyncio.get_running_loop()
+        self._is_closed = False
+        self._is_turn_planned = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
+        self.ids = Ids(log.identity)
+        self._dispatcher = Dispatcher(state, clock, self.ids, after=self._after, give_back=self._give_back)
+        self._consumers = self._dispatcher.consumers
+        self._keeper = self._dispatcher.keeper = Keeper(
+            log,
+            settings,
+            clock,
+            state,
+            recovery,
+            on_settled=self._dispatcher.settled,
+            on_failed=self._failed,
+            on_damaged=self._damaged,
+        )
+        self._after()
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(
+        cls,
+        log: Log,
+        settings: BrokerSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        on_damage: Callable[[LogDamaged], None] | None = None,
+    ) -> Self:
+        """Recover from `log` and start. The broker owns the log from here on and closes it.
+
+        A damaged log is refused (`LogDamaged`) unless `on_damage` is given: it is then called for each damaged block,
+        and the rest is served.
+        """
+        settings = settings or BrokerSettings()
+        clock = clock or Clock()
+        state = BrokerState(body_bytes_max=settings.body_bytes_max)
+        recovery = Recovery(state, resident_bytes_max=settings.resident_bytes_max)
+        try:
+            await asyncio.to_thread(recovery.replay, log, on_damage)
+            clock.resume(recovery.anchor, recovery.last_ms)
+            return cls(log, settings, clock, state, recovery)
+        except BaseException:
+            log.close()
+            raise
+
+    async def close(self) -> None:
+        """Make everything durable, end everybody's waiting, and close the log. Leases stay as they are."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._dispatcher.end_all(BrokerClosed("The broker is closing; open another one on its data."))
+        await self._dispatcher.close()
+        await self._keeper.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the broker stopped confirming; None while it is well."""
+        return self._keeper.failure
+
+    @property
+    def refusal(self) -> BrokerError | None:
+        """Why publishes are refused just now; None while they are taken."""
+        return self._keeper.pressure.refusal
+
+    @property
+    def log_bytes(self) -> int:
+        """The size of the log: what is alive, what is kept for readers, and what is not reclaimed yet."""
+        return self._keeper.log_bytes
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    async def durable(self) -> None:
+        """Return when everything done so far is on disk; raise `OutcomeUnknown` if that fails."""
+        await self._keeper.durable()
+
+    def when_durable(self, callback: Callable[[BaseException | None], None]) -> None:
+        """Call back, on the loop, when everything done so far is on disk: with None, or with what went wrong."""
+        self._keeper.durable().add_done_callback(lambda future: callback(future.exception()))
+
+    # -- every call ---------------------------------------------------------------------------------------------------
+
+    def _enter(self) -> int:
+        if self._is_closed:
+            raise BrokerClosed("The broker has been closed; open another one on its data.")
+        if self._keeper.failure is not None:
+            raise _stopped(self._keeper.failure)
+        return self._clock.now_ms()
+
+    def _after(self) -> None:
+        """What each synchronous step ends with: plan serving, sealing and the next deadline."""
+        if (self._state.woken or self._state.graves) and not self._is_turn_planned:
+            self._is_turn_planned = True
+            self._loop.call_soon(self._turn)
+        self._keeper.seal_if_large()
+        next_ms = self._state.calendar.next_ms()
+        if next_ms is not None and (self._timer is None or next_ms < self._timer_at_ms):
+            self._arm(next_ms)
+
+    async def _leave(self) -> None:
+        self._after()
+        await self._keeper.durable()
+
+    def _check_pressure(self) -> None:
+        refusal = self._keeper.pressure.refusal
+        if refusal is not None:
+            raise refusal
+
+    def release_now(self, receipts: Iterable[Receipt]) -> list[Outcome]:
+        now_ms = self._enter()
+        outcomes: list[Outcome] = []
+        for receipt in receipts:
+            try:
+                release(self._state, receipt, now_ms=now_ms)
+                outcomes.append(None)
+            except BrokerError as refusal:
+                outcomes.append(refusal)
+        self._after()
+        return outcomes
+
+    # -- turns and deadlines ------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Once per turn of the loop: serve the queues in which something happened, free purged memory."""
+        self._is_turn_planned = False
+        if self._is_closed or self._keeper.failure is not None:
+            return
+        woken = list(self._state.woken)
+        self._state.woken.clear()
+        for queue in woken:
+            if not queue.is_deleted:
+                self._dispatcher.serve(queue)
+        self._state.bury(SLICE)
+        self._after()
+
+    def _arm(self, next_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ms = next_ms
+        wait_ms = max(0, next_ms - self._clock.now_ms())
+        self._timer = self._loop.call_later(wait_ms / 1000, self._deadline)
+
+    def _deadline(self) -> None:
+        self._timer = None
+        if self._is_closed or self._keeper.failure is not None:
+            return
+        now_ms = self._clock.now_ms()
+        if 0 < self._timer_at_ms < now_ms - STALL_MS:
+            # We were held up ourselves: what consumers sent meanwhile is read before their leases are judged.
+            self._timer_at_ms = 0
+            self._timer = self._loop.call_later(0.05, self._deadline)
+            return
+        for entry in run_due(self._state, now_ms=now_ms, limit=SLICE, chance=random.random()):
+            assert isinstance(entry, Poll)
+            if not entry.answer.done():
+                entry.answer.set_result([])
+        self._after()
+
+    # -- called back --------------------------------------------------------------------------------------------------
+
+    def _give_back(self, deliveries: list[Delivery]) -> None:
+        """Nobody is there any more for what was about to be handed over."""
+        if self._keeper.failure is None and not self._is_closed:
+            self.release_now([delivery.receipt for delivery in deliveries])
+
+    def _damaged(self, messages: list[Message], damage: LogDamaged) -> None:
+        """Bodies that cannot be read: set aside, with the reason, so that the rest of the queue goes on."""
+        now_ms = self._clock.now_ms()
+        for message in messages:
+            queue = self._state.queues.get(message.queue)
+            if queue is not None and queue.find(message.sequence) is message:
+                dead_letters.park(self._state, queue, message, Reason.DAMAGED, error=str(damage), now_ms=now_ms)
+        self._after()
+
+    def _failed(self, error: BaseException) -> None:
+        """The log failed: everybody who waits is told, and every later call is refused."""
+        self._dispatcher.end_all(_stopped(error))
+
+
+def _stopped(error: BaseException) -> BrokerStopped:
+    return BrokerStopped(f"The broker has stopped because its log failed; restart it. ({error})")
