@@ -35,7 +35,7 @@ def receive(
     if queue.rate is not None:
         limit = min(limit, queue.rate.available(now_ms))
     retention_ms = queue.settings.retention_ms
-    deadline_ms = None if lease_ms >= FOREVER_MS else now_ms + lease_ms
+    deadline_ms = None if lease_ms >= FOREVER_MS else state.shared_instant(now_ms + lease_ms)
     taken: list[Message] = []
     while len(taken) < limit:
         message = line.pop()

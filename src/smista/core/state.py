@@ -30,6 +30,7 @@ class Namespace:
 
 class BrokerState:
     __slots__ = (
+        "_instant_ms",
         "body_bytes_max",
         "calendar",
         "graves",
@@ -48,6 +49,7 @@ class BrokerState:
         self.calendar = Calendar()
         self.namespaces: dict[str, Namespace] = {DEFAULT_NAMESPACE: Namespace(DEFAULT_NAMESPACE)}
         self.queues: dict[int, Queue] = {}
+        self._instant_ms = 0
         self.next_queue = 1
         self.next_exchange = 1
         self.next_sequence = 1
@@ -68,6 +70,12 @@ class BrokerState:
         if queue is None:
             raise QueueNotFound(f"There is no queue {name!r} in namespace {namespace!r}; declare it first.")
         return queue
+
+    def shared_instant(self, at_ms: int) -> int:
+        """The same int object for the same instant while it is asked for again and again: each message holds one."""
+        if at_ms != self._instant_ms:
+            self._instant_ms = at_ms
+        return self._instant_ms
 
     # -- primitives ---------------------------------------------------------------------------------------------------
 

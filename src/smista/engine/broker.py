@@ -510,11 +510,6 @@ class Broker(RunningBroker):
     async def _copies(self, messages: list[Message]) -> list[Message]:
         """Copies that stay as they are, with their bodies, for somebody to look at."""
         await self._keeper.fetch(messages)
-        copies = []
-        for message in messages:
-            shown = copy.copy(message)
-            body = self._keeper.body(message)
-            if body is not None:
-                shown.body = body
-            copies.append(shown)
+        copies = [copy.copy(message) for message in messages]
+        self._keeper.handed_over(messages)
         return copies

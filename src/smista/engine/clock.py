@@ -54,9 +54,14 @@ class Clock:
         self._since_boot_ms = since_boot_ms
         self._boot_id = boot_id()
         self._offset_ms = wall_ms() - since_boot_ms()
+        self._now_ms = 0
 
     def now_ms(self) -> int:
-        return self._since_boot_ms() + self._offset_ms
+        now_ms = self._since_boot_ms() + self._offset_ms
+        # One int object per millisecond, shared by all the messages that note the time: 32 bytes saved on each.
+        if now_ms != self._now_ms:
+            self._now_ms = now_ms
+        return self._now_ms
 
     def resume(self, anchor: Anchor | None, last_ms: int) -> None:
         """Go on from what the log remembers."""

@@ -32,6 +32,7 @@ class Committer:
         log: Log,
         *,
         on_durable: Callable[[int], None],
+        on_full: Callable[[], None],
         on_failed: Callable[[BaseException], None],
     ) -> None:
         self.durable_position = log.next_position - 1
@@ -43,6 +44,7 @@ class Committer:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._on_durable = on_durable
+        self._on_full = on_full
         self._on_failed = on_failed
         self._jobs: queue.SimpleQueue[tuple[int, bytes] | Job | None] = queue.SimpleQueue()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -108,6 +110,7 @@ class Committer:
 
     def _full(self) -> None:
         self.is_full = True
+        self._on_full()
 
     # -- on the log's thread ------------------------------------------------------------------------------------------
 

@@ -43,9 +43,11 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
         return self.delivery_count > 1
 
 
-def make_delivery(message: Message, body: bytes, ids: Ids) -> Delivery:
+def make_delivery(message: Message, ids: Ids) -> Delivery:
     deliveries = message.deliveries
+    body = message.body
     assert deliveries is not None
+    assert type(body) is bytes
     return Delivery(
         Receipt(message.queue, message.sequence, deliveries.count),
         message.number,

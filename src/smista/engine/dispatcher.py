@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from smista.core.message import Message
+from smista.core.message import Message, State
 from smista.core.queue import Queue
 from smista.core.receiving import receive
 from smista.core.state import BrokerState
@@ -74,9 +74,13 @@ class Dispatcher:
 
     async def deliveries(self, messages: list[Message]) -> list[Delivery]:
         """The messages as their consumer gets them, bodies and all."""
-        if not self.keeper.are_at_hand(messages):
-            await self.keeper.fetch(messages)
-        return self._make(messages)
+        if self.keeper.are_at_hand(messages):
+            return self._make(messages)
+        counts = [message.delivery_count for message in messages]
+        await self.keeper.fetch(messages)
+        # Reading took time: leave out what was purged, set aside or handed to somebody else meanwhile.
+        pairs = zip(messages, counts, strict=True)
+        return self._make([m for m, count in pairs if m.state is State.IN_FLIGHT and m.delivery_count == count])
 
     def settled(self, message: Message) -> None:
         """A message that a subscription held has been settled, by whomever: its credit is free again."""
@@ -95,14 +99,8 @@ class Dispatcher:
             await asyncio.gather(*self._fetching, return_exceptions=True)
 
     def _make(self, messages: list[Message]) -> list[Delivery]:
-        keeper, ids = self.keeper, self._ids
-        deliveries = []
-        for message in messages:
-            body = keeper.body(message)
-            # No body: its block was damaged, and the message has been set aside.
-            if body is not None:
-                deliveries.append(make_delivery(message, body, ids))
-        keeper.handed_over(messages)
+        deliveries = [make_delivery(message, self._ids) for message in messages]
+        self.keeper.handed_over(messages)
         return deliveries
 
     def _hold(self, watch: Watch, waiting: Waiting, messages: list[Message]) -> None:

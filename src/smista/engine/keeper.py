@@ -20,7 +20,7 @@ from smista.engine.recorder import Recorder
 from smista.engine.recovery import Recovery
 from smista.engine.settings import BrokerSettings
 from smista.log import Log
-from smista.log.errors import LogDamaged
+from smista.log.errors import LogDamaged, LogDropped
 
 DROPPED_AT_ONCE = 16
 
@@ -51,7 +51,7 @@ class Keeper:
             on_settled=on_settled,
             read_body=self._read_body,
         )
-        self._committer = Committer(log, on_durable=self._block_durable, on_failed=self._failed)
+        self._committer = Committer(log, on_durable=self._block_durable, on_full=self._judge, on_failed=self._failed)
         self._reclaimer = Reclaimer(
             state,
             self.recorder,
@@ -119,16 +119,22 @@ class Keeper:
         return not self._paging.missing(messages)
 
     async def fetch(self, messages: list[Message]) -> None:
-        """Read back the blocks that hold paged-out bodies. A damaged one costs its messages, no others."""
-        for position in self._paging.missing(messages):
-            try:
-                self._paging.block_read(position, await asyncio.to_thread(self._log.read, position))
-            except LogDamaged as damage:
-                self._on_damaged([message for message in messages if message.position == position], damage)
+        """Read paged-out bodies back into their messages. A damaged block costs its messages, no others.
 
-    def body(self, message: Message) -> bytes | None:
-        """The body, if it is at hand."""
-        return self._paging.body(message)
+        When this returns, a message that still has no body is dead or gone.
+        """
+        while positions := self._paging.missing(messages):
+            position = positions[0]
+            if not self._paging.has_block(position):
+                try:
+                    self._paging.block_read(position, await asyncio.to_thread(self._log.read, position))
+                except LogDropped:
+                    # Reclaimed meanwhile: its messages live elsewhere now, with their bodies.
+                    continue
+                except LogDamaged as damage:
+                    self._on_damaged([message for message in messages if message.position == position], damage)
+                    continue
+            self._paging.bring_back(position, messages)
 
     def handed_over(self, messages: list[Message]) -> None:
         """Bodies that have gone to a consumer need not stay in memory when that is short."""
@@ -139,11 +145,12 @@ class Keeper:
 
     def _read_body(self, message: Message) -> bytes:
         """For the rare note that needs a paged-out body at once: read on the spot."""
-        if self._paging.missing([message]):
-            self._paging.block_read(message.position, self._log.read(message.position))
-        body = self._paging.body(message)
-        assert body is not None
-        return body
+        position = message.position
+        if not self._paging.has_block(position):
+            self._paging.block_read(position, self._log.read(position))
+        self._paging.bring_back(position, [message])
+        assert type(message.body) is bytes
+        return message.body
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 
@@ -206,12 +213,17 @@ class Keeper:
         """A few times a second: how disk and memory stand."""
         if self._is_closed:
             return
+        self._judge()
+        self._watch_timer = self._loop.call_later(self._settings.watch_interval_s, self._look_around)
+
+    def _judge(self) -> None:
+        if self.failure is not None:
+            return
         free_bytes = self._log.free_bytes()
         is_spent = self._log.is_reserve_spent
         if is_spent and free_bytes is not None and free_bytes >= self._settings.disk_free_bytes_min:
             self._committer.restore_reserve()
         self.pressure.look(free_bytes=free_bytes, is_full=self._committer.is_full, is_reserve_spent=is_spent)
-        self._watch_timer = self._loop.call_later(self._settings.watch_interval_s, self._look_around)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

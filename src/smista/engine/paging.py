@@ -18,6 +18,7 @@ from smista.engine.recorder import PlacedRecord, Recorder
 from smista.log import records
 from smista.log.records import Kind
 
+_WANTED = (State.READY, State.SCHEDULED, State.IN_FLIGHT)
 BACKLOG = 64
 BLOCKS_KEPT = 8
 
@@ -58,21 +59,30 @@ class Paging:
             self._recorder.resident_bytes -= len(body)
 
     def missing(self, messages: Iterable[Message]) -> list[int]:
-        """The blocks that must be read before all these bodies are at hand."""
-        wanted = {message.position for message in messages if type(message.body) is not bytes and message.position}
-        return sorted(position for position in wanted if position not in self._blocks)
+        """The blocks from which bodies of these messages must be brought back."""
+        return sorted(
+            {
+                message.position
+                for message in messages
+                if type(message.body) is not bytes and message.position and message.state in _WANTED
+            }
+        )
+
+    def has_block(self, position: int) -> bool:
+        return position in self._blocks
 
     def block_read(self, position: int, block: bytes) -> None:
         self._blocks[position] = dict(bodies(block))
         while len(self._blocks) > BLOCKS_KEPT:
             self._blocks.popitem(last=False)
 
-    def body(self, message: Message) -> bytes | None:
-        """The body, if it is in memory or in a block read lately."""
-        body = message.body
-        if type(body) is bytes:
-            return body
-        return self._blocks.get(message.position, {}).get(message.number)
+    def bring_back(self, position: int, messages: Iterable[Message]) -> None:
+        """Put the bodies of a block that was read into those of the messages that live in it."""
+        block = self._blocks[position]
+        for message in messages:
+            if message.position == position and type(message.body) is not bytes:
+                message.body = block[message.number]
+                self._recorder.resident_bytes += len(message.body)
 
 
 def bodies(block: bytes) -> Iterable[tuple[int, bytes]]:

@@ -118,6 +118,11 @@ class Reclaimer:
         if alive:
             for message in alive:
                 self._recorder.count_out(message)
+                if type(message.body) is not bytes:
+                    # Until its new block is durable the body is nowhere but here.
+                    message.body = body
+                    self._recorder.resident_bytes += len(body)
+                    self._recorder.listed.append(message)
             self._recorder.placed(alive, body)
 
     def _find(self, queue_number: int, sequence: int, number: int) -> Message | None:

@@ -1,0 +1,36 @@
+"""`make bench`, or `python -m bench NAME ...`: run the benchmarks, each in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from bench import durable, memory, operations, pauses, queues, recovery, topics
+from bench.machine import describe
+
+BENCHMARKS = {
+    "operations": operations.main,
+    "durable": durable.main,
+    "memory": memory.main,
+    "queues": queues.main,
+    "recovery": recovery.main,
+    "pauses": pauses.main,
+    "topics": topics.main,
+}
+
+
+def main(names: list[str]) -> int:
+    if len(names) == 1 and names[0] in BENCHMARKS:
+        print(f"\n## {names[0]}    (python -m bench {names[0]})", flush=True)
+        BENCHMARKS[names[0]]()
+        return 0
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"There is no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}.", file=sys.stderr)
+        return 2
+    print(f"# {describe()}", flush=True)
+    return max(subprocess.call([sys.executable, "-m", "bench", name]) for name in names or BENCHMARKS)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,113 @@
+"""The longest time the loop was held up, with a million messages queued, under load; and while a million expire."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+
+import uvloop
+
+from bench.machine import percentile
+from smista.core.message import Envelope, Publication
+from smista.core.settings import DeadLetterMode, QueueSettings
+from smista.engine import Broker, BrokerSettings
+from smista.log import SqliteLog
+
+COUNT = 1_000_000
+LOAD_S = 10.0
+
+
+class Heartbeat:
+    """Notes how late a millisecond's sleep ends: what anybody else on the loop would have had to wait."""
+
+    def __init__(self) -> None:
+        self.late: list[float] = []
+        self._task = asyncio.get_running_loop().create_task(self._beat())
+
+    async def _beat(self) -> None:
+        while True:
+            start = time.perf_counter()
+            await asyncio.sleep(0.001)
+            self.late.append(time.perf_counter() - start - 0.001)
+
+    def told(self) -> str:
+        late = sorted(self.late)
+        return f"longest {late[-1] * 1e3:.1f} ms, p99 {percentile(late, 0.99) * 1e3:.1f} ms of {len(late)} beats"
+
+    async def stop(self) -> str:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        return self.told()
+
+
+async def fill(broker: Broker, ttl_ms: int | None = None) -> None:
+    envelope = Envelope(ttl_ms=ttl_ms)
+    for _ in range(COUNT // 1000):
+        await broker.room()
+        broker.publish_now("q", [Publication(b"x" * 100, envelope) for _ in range(1000)])
+        await asyncio.sleep(0)
+    await broker.durable()
+
+
+async def under_load() -> None:
+    directory = tempfile.mkdtemp(prefix="smista-bench-")
+    broker = await Broker.open(SqliteLog.open(directory), BrokerSettings(log_retention_ms=0))
+    await broker.declare_queue("q", QueueSettings(max_prefetch=1000))
+    await fill(broker)
+    heartbeat = Heartbeat()
+    done = 0
+    end = time.perf_counter() + LOAD_S
+
+    async def worker() -> None:
+        nonlocal done
+        while time.perf_counter() < end:
+            await broker.publish("q", [Publication(b"x" * 100) for _ in range(100)])
+            deliveries = await broker.receive("q", 100)
+            await broker.acknowledge([delivery.receipt for delivery in deliveries])
+            done += 100
+
+    await asyncio.gather(*(worker() for _ in range(8)))
+    print(f"{COUNT:,} queued, {done / LOAD_S:,.0f} msg/s in and out: {await heartbeat.stop()}", flush=True)
+    heartbeat = Heartbeat()
+    start = time.perf_counter()
+    count = await broker.purge("q")
+    while broker.stats("q").body_bytes:  # noqa: ASYNC110 (nobody announces the end of freeing)
+        await asyncio.sleep(0.001)
+    took = time.perf_counter() - start
+    print(f"purge of {count:,}, memory freed in {took:.1f} s: {await heartbeat.stop()}", flush=True)
+    await broker.close()
+    shutil.rmtree(directory)
+
+
+async def expiring() -> None:
+    directory = tempfile.mkdtemp(prefix="smista-bench-")
+    broker = await Broker.open(SqliteLog.open(directory), BrokerSettings(log_retention_ms=0))
+    await broker.declare_queue("q", QueueSettings(dead_letter=DeadLetterMode.PARK))
+    await broker.declare_queue("other")
+    filling = asyncio.create_task(fill(broker, ttl_ms=1))
+    await filling
+    heartbeat = Heartbeat()
+    start = time.perf_counter()
+    waits = []
+    while broker.stats("q").ready:
+        before = time.perf_counter()
+        await broker.publish("other", [Publication(b"x")])
+        [delivery] = await broker.receive("other")
+        await broker.acknowledge([delivery.receipt])
+        waits.append(time.perf_counter() - before)
+    took = time.perf_counter() - start
+    stats = broker.stats("q")
+    print(
+        f"{stats.expired_total:,} expired (the last of them {took:.1f} s after filling): {await heartbeat.stop()}; "
+        f"publish + receive + ack on another queue meanwhile at most {max(waits, default=0) * 1e3:.1f} ms",
+        flush=True,
+    )
+    await broker.close()
+    shutil.rmtree(directory)
+
+
+def main() -> None:
+    uvloop.run(under_load())
+    uvloop.run(expiring())

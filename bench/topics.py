@@ -1,0 +1,43 @@
+"""Publishing through a topic exchange with a hundred thousand bindings."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bench.machine import latencies, told
+from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
+from smista.core.message import Envelope, Publication
+from smista.engine import Broker
+from smista.log import MemoryLog
+
+COUNT = 20_000
+
+
+async def measure(bindings: int) -> None:
+    broker = await Broker.open(MemoryLog())
+    await broker.declare_exchange("events", ExchangeSettings(ExchangeKind.TOPIC))
+    await broker.declare_queue("q")
+    await asyncio.gather(
+        *(
+            broker.bind(Binding.to_queue("events", "q", f"orders.{number}.{'*' if number % 10 == 0 else number % 7}"))
+            for number in range(bindings)
+        )
+    )
+    keys = iter(f"orders.{number % bindings}.{number % 7}" for number in range(COUNT))
+    repeated = Envelope(exchange="events", routing_key="orders.5.5")
+
+    def fresh() -> None:
+        envelope = Envelope(exchange="events", routing_key=next(keys))
+        broker.publish_to_exchange_now("events", Publication(b"x" * 100, envelope))
+
+    def again() -> None:
+        broker.publish_to_exchange_now("events", Publication(b"x" * 100, repeated))
+
+    print(f"{bindings:>8,} bindings, a new key each time:  {told(latencies(fresh, COUNT))}")
+    print(f"{bindings:>8,} bindings, the same key:         {told(latencies(again, COUNT))}", flush=True)
+    await broker.close()
+
+
+def main() -> None:
+    for bindings in (10, 100_000):
+        asyncio.run(measure(bindings))
