@@ -77,10 +77,15 @@ class Calendar:
             assert self._due is not None
             for entry in self._due:
                 deadline_ms = entry.deadline_ms
-                if deadline_ms is not None and deadline_ms <= now_ms:
-                    due.append(entry)
-                    if len(due) >= limit:
-                        break
+                if deadline_ms is None:
+                    continue
+                if deadline_ms > now_ms:
+                    # Put off since, and then in its new bucket already; or the clock went back.
+                    self.add(entry, deadline_ms, now_ms)
+                    continue
+                due.append(entry)
+                if len(due) >= limit:
+                    break
             else:
                 self._due = None
         return due

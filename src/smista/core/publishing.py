@@ -25,6 +25,9 @@ from smista.errors import BrokerError
 BURIED_AT_ONCE = 1000
 
 
+ID_LENGTH_MAX = 1024
+
+
 class Placed(msgspec.Struct, frozen=True, gc=False):
     """Where a publication ended up."""
 
@@ -193,11 +196,26 @@ def check_publication(state: BrokerState, queue: Queue, publication: Publication
         _check_ms("delay_ms", publication.delay_ms)
     if publication.deliver_at_ms is not None:
         _check_ms("deliver_at_ms", publication.deliver_at_ms)
-    if type(publication.envelope) is not Envelope:
-        raise InvalidArgument(f"An envelope is an Envelope, not {type(publication.envelope).__name__}.")
-    if publication.envelope.ttl_ms is not None:
-        _check_ms("ttl_ms", publication.envelope.ttl_ms)
-    max_retries = publication.envelope.max_retries
+    if publication.envelope is not PLAIN:
+        check_envelope(publication.envelope)
+
+
+def check_envelope(envelope: Envelope) -> None:
+    if type(envelope) is not Envelope:
+        raise InvalidArgument(f"An envelope is an Envelope, not {type(envelope).__name__}.")
+    if type(envelope.properties) is not bytes:
+        raise InvalidArgument(f"Properties are bytes, not {type(envelope.properties).__name__}; encode them first.")
+    for name in ("exchange", "routing_key"):
+        value = getattr(envelope, name)
+        if type(value) is not str:
+            raise InvalidArgument(f"{name} is {value!r}; give text.")
+    for name in ("group", "deduplication_id"):
+        value = getattr(envelope, name)
+        if value is not None and not (type(value) is str and 1 <= len(value) <= ID_LENGTH_MAX):
+            raise InvalidArgument(f"{name} is {value!r:.80}; give text of 1 to {ID_LENGTH_MAX} characters.")
+    if envelope.ttl_ms is not None:
+        _check_ms("ttl_ms", envelope.ttl_ms)
+    max_retries = envelope.max_retries
     if max_retries is not None and not (type(max_retries) is int and max_retries >= 0):
         raise InvalidArgument(f"max_retries is {max_retries!r}; give a whole number, 0 or more.")
 

@@ -1,8 +1,38 @@
-"""The broker on a running event loop: see `broker.py`."""
+"""The broker on a running event loop: see `broker.py`. What its callers need is named here."""
 
+from smista.core.browsing import Filter, Page
+from smista.core.counters import QueueStats
+from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings, Route
+from smista.core.message import FOREVER_MS, Envelope, Publication, Reason, Receipt, State
+from smista.core.settings import Backoff, DeadLetterMode, DeduplicationScope, Overflow, PriorityPolicy, QueueSettings
 from smista.engine.broker import Broker
 from smista.engine.consumers import Subscription
 from smista.engine.delivery import Delivery, Published
 from smista.engine.settings import BrokerSettings
 
-__all__ = ["Broker", "BrokerSettings", "Delivery", "Published", "Subscription"]
+__all__ = [
+    "FOREVER_MS",
+    "Backoff",
+    "Binding",
+    "Broker",
+    "BrokerSettings",
+    "DeadLetterMode",
+    "DeduplicationScope",
+    "Delivery",
+    "Envelope",
+    "ExchangeKind",
+    "ExchangeSettings",
+    "Filter",
+    "Overflow",
+    "Page",
+    "PriorityPolicy",
+    "Publication",
+    "Published",
+    "QueueSettings",
+    "QueueStats",
+    "Reason",
+    "Receipt",
+    "Route",
+    "State",
+    "Subscription",
+]
