@@ -82,13 +82,12 @@ def browse(queue: Queue, wanted: Filter = ANY, *, after: int = 0, limit: int = 1
 _TABLES: dict[State | None, int] = {State.READY: 0, State.SCHEDULED: 1, State.IN_FLIGHT: 2, State.DEAD: 3}
 
 
-def all_matching(queue: Queue, wanted: Filter = ANY) -> Iterator[Message]:
-    """Everything a filter accepts, page by page; messages may change between pages."""
-    after: int | None = 0
-    while after is not None:
-        page = browse(queue, wanted, after=after, limit=1000)
-        yield from page.messages
-        after = page.after
+def matching(queue: Queue, wanted: Filter = ANY) -> Iterator[Message]:
+    """What is in the queue now and is accepted by a filter when its turn comes; it may change in between."""
+    for sequence in sorted(sequence for table in queue.tables() for sequence in table):
+        message = queue.find(sequence)
+        if message is not None and wanted.accepts(message):
+            yield message
 
 
 def get(queue: Queue, sequence: int) -> Message:

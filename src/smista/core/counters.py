@@ -35,7 +35,7 @@ class QueueStats(msgspec.Struct, frozen=True):
     in_flight: int
     dead: int
     depth: int
-    """Ready, scheduled, in flight and dead together: what `max_depth` is held against."""
+    """Ready, scheduled and in flight together: what `max_depth` is held against."""
     body_bytes: int
     consumers: int
     is_paused: bool

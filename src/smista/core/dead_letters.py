@@ -130,9 +130,7 @@ def redrive(
             continue
         target = to or source_of(state, queue, message)
         if target is not queue and not has_room(target, message.body_bytes):
-            raise QueueFull(
-                f"Queue {target.name!r} is full; {len(moved)} messages were redriven, the rest stay in {queue.name!r}."
-            )
+            raise QueueFull(f"Queue {target.name!r} is full; what has not been redriven yet stays in {queue.name!r}.")
         moved.append(_move_to(state, queue, message, [target], Fate(Reason.REDRIVEN, None, "", now_ms)))
     return moved
 

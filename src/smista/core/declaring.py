@@ -55,6 +55,9 @@ def alter_queue(state: BrokerState, queue: Queue, settings: QueueSettings, *, no
     queue.detach()
     queue.attach(now_ms)
     schedule_check(queue, now_ms)
+    if queue.is_watched:
+        # A limit may be gone that held those who wait.
+        state.woken.add(queue)
     state.journal.queue_declared(queue)
 
 
@@ -62,14 +65,16 @@ def delete_queue(
     state: BrokerState, queue: Queue, *, if_empty: bool = False, if_unused: bool = False, now_ms: int
 ) -> int:
     """Delete a queue with all its messages and bindings; returns how many messages went with it."""
-    if if_empty and queue.depth:
-        raise QueueNotEmpty(f"Queue {queue.name!r} holds {queue.depth} messages; purge it or delete it regardless.")
+    if if_empty and queue.message_count:
+        raise QueueNotEmpty(
+            f"Queue {queue.name!r} holds {queue.message_count} messages; purge it or delete it regardless."
+        )
     if if_unused and queue.is_watched:
         raise QueueInUse(f"Queue {queue.name!r} has consumers; cancel them or delete it regardless.")
-    depth = queue.depth
+    count = queue.message_count
     state.journal.queue_deleted(queue, now_ms)
     apply_queue_deleted(state, queue)
-    return depth
+    return count
 
 
 def apply_queue_deleted(state: BrokerState, queue: Queue) -> None:
@@ -81,7 +86,7 @@ def apply_queue_deleted(state: BrokerState, queue: Queue) -> None:
 
 def purge(state: BrokerState, queue: Queue, *, ready_only: bool = False, now_ms: int) -> int:
     """Remove exactly what is in the queue now (or what is ready in it); returns how many that was."""
-    count = len(queue.ready) if ready_only else queue.depth
+    count = len(queue.ready) if ready_only else queue.message_count
     queue.used_at_ms = now_ms
     state.journal.purged(queue, state.next_sequence, ready_only=ready_only, at_ms=now_ms)
     state.inter(queue, ready_only=ready_only)
@@ -109,7 +114,7 @@ def schedule_check(queue: Queue, now_ms: int) -> None:
     waits = []
     if queue.settings.expires_ms is not None:
         waits.append(max(queue.used_at_ms + queue.settings.expires_ms, now_ms + 1))
-    if queue.settings.retention_ms is not None and queue.depth:
+    if queue.settings.retention_ms is not None and queue.message_count:
         # A hundredth of the retention late at worst, a day at most; receiving checks exactly.
         waits.append(now_ms + min(max(queue.settings.retention_ms // 100, 1000), 86_400_000))
     queue.calendar.remove(queue)

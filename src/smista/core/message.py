@@ -49,8 +49,6 @@ class Reason(enum.IntEnum):
     RETIRED = 10
     CANCELLED = 11
     DAMAGED = 12
-    PURGED = 13
-    DELETED = 14
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True, omit_defaults=True):
@@ -101,6 +99,8 @@ class Deliveries(msgspec.Struct, gc=False):
     first_at_ms: int
     last_at_ms: int
     is_open: bool
+    run: int = 0
+    """In which run of the broker the last one was: a crash may forget deliveries, whose numbers are then used again."""
     failures: tuple[Failure, ...] = ()
 
 
@@ -163,8 +163,13 @@ class Message(msgspec.Struct, gc=False):
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """Names one delivery: the `delivery`-th handing-over of message `sequence` in queue number `queue`."""
+    """Names one delivery: the `delivery`-th handing-over of message `sequence` in queue number `queue`.
+
+    And the run of the broker it happened in: deliveries go out before they are on disk, so a crash may forget one, and
+    the number would then name another.
+    """
 
     queue: int
     sequence: int
     delivery: int
+    run: int = 0

@@ -16,7 +16,7 @@ from smista.core.declaring import look_after
 from smista.core.dedup import DedupMemory, Seen, dedup_key
 from smista.core.errors import InvalidArgument, InvalidPriority, MessageTooLarge, QueueFull
 from smista.core.exchanges import route
-from smista.core.message import FOREVER_MS, Envelope, Fate, Message, Publication, Reason
+from smista.core.message import FOREVER_MS, PLAIN, Envelope, Fate, Message, Publication, Reason
 from smista.core.queue import Queue
 from smista.core.settings import Overflow
 from smista.core.state import BrokerState, Namespace

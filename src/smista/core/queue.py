@@ -105,7 +105,12 @@ class Queue:
 
     @property
     def depth(self) -> int:
-        return len(self.ready) + len(self.scheduled) + len(self.in_flight) + len(self.dead)
+        """What `max_depth` is held against: all but the dead."""
+        return len(self.ready) + len(self.scheduled) + len(self.in_flight)
+
+    @property
+    def message_count(self) -> int:
+        return self.depth + len(self.dead)
 
     def tables(self) -> tuple[Table, Table, Table, Table]:
         return self.ready, self.scheduled, self.in_flight, self.dead
@@ -139,17 +144,18 @@ class Queue:
         self.body_bytes += message.body_bytes
         self.tables()[_TABLE_OF[message.state]][message.sequence] = message
 
-    def lease(self, message: Message, deadline_ms: int | None, now_ms: int) -> None:
+    def lease(self, message: Message, deadline_ms: int | None, now_ms: int, run: int = 0) -> None:
         """A message that was taken off the line (or is being replayed) goes to a consumer."""
         deliveries = message.deliveries
         if deliveries is None:
-            message.deliveries = Deliveries(1, 0, now_ms, now_ms, True)
+            message.deliveries = Deliveries(1, 0, now_ms, now_ms, True, run)
             self.counters.first_delivered += 1
             self.counters.wait_ms_total += now_ms - message.ready_at_ms
         else:
             deliveries.count += 1
             deliveries.last_at_ms = now_ms
             deliveries.is_open = True
+            deliveries.run = run
         self.counters.delivered += 1
         sequence = message.sequence
         if self.ready.pop(sequence, None) is None:

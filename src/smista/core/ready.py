@@ -12,7 +12,7 @@ its slot behind, recognised by its state when the slot is reached. Should such s
 rebuilds one segment at a time. A message that moves to another queue becomes another object, so no slot is mistaken.
 
 Strict policy serves the highest priority first. Weighted policy gives the level p a share of p+1 among the levels that
-have messages (stride scheduling): a level is served at least once in (sum of shares / its share) + 1 deliveries.
+have messages (stride scheduling): a level waits for at most (sum of shares / its share) + number of levels deliveries.
 """
 
 from __future__ import annotations

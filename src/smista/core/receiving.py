@@ -22,7 +22,7 @@ def receive(
     """Up to `limit` messages, in flight from now on; none when the queue is empty, paused or over its rate.
 
     `lease_ms` None means the queue's; `FOREVER_MS` never runs out. `several_per_group` lets one call take messages that
-    follow each other in one ordered group, which then waits until all of them are settled.
+    follow each other in one ordered group. Nothing else of the group goes out before the first of them is settled.
     """
     if lease_ms is None:
         lease_ms = queue.settings.lease_ms
@@ -48,11 +48,11 @@ def receive(
             line.put_back(message)
             expire(state, queue, message, now_ms=now_ms)
             continue
-        queue.lease(message, deadline_ms, now_ms)
+        queue.lease(message, deadline_ms, now_ms, state.run)
         taken.append(message)
         if several_per_group and queue.groups is not None:
             for follower in queue.groups.followers(message)[: limit - len(taken)]:
-                queue.lease(follower, deadline_ms, now_ms)
+                queue.lease(follower, deadline_ms, now_ms, state.run)
                 taken.append(follower)
     if taken:
         if queue.rate is not None:

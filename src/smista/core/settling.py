@@ -26,7 +26,7 @@ def held(state: BrokerState, receipt: Receipt) -> tuple[Queue, Message]:
     if queue is None:
         raise StaleReceipt("The receipt's queue has been deleted; its messages went with it.")
     message = queue.in_flight.get(receipt.sequence)
-    if message is not None and message.deliveries is not None and message.deliveries.count == receipt.delivery:
+    if message is not None and _is_named(message, receipt):
         return queue, message
     raise _stale(queue, receipt)
 
@@ -140,7 +140,7 @@ def receipt_for(queue: Queue, sequence: int) -> Receipt:
     message = queue.in_flight.get(sequence)
     if message is None or message.deliveries is None:
         raise MessageNotFound(f"Nobody holds such a message of queue {queue.name!r}; it may have been settled.")
-    return Receipt(queue.number, sequence, message.deliveries.count)
+    return Receipt(queue.number, sequence, message.deliveries.count, message.deliveries.run)
 
 
 def _give_back(
@@ -159,9 +159,15 @@ def _acknowledgeable(state: BrokerState, receipt: Receipt) -> tuple[Queue, Messa
             message = queue.ready.get(receipt.sequence) or queue.scheduled.get(receipt.sequence)
         if message is not None:
             deliveries = message.deliveries
-            if deliveries is not None and deliveries.count == receipt.delivery and deliveries.is_open:
+            if deliveries is not None and deliveries.is_open and _is_named(message, receipt):
                 return queue, message
     return held(state, receipt)
+
+
+def _is_named(message: Message, receipt: Receipt) -> bool:
+    """Whether the receipt names the last delivery of the message."""
+    deliveries = message.deliveries
+    return deliveries is not None and deliveries.count == receipt.delivery and deliveries.run == receipt.run
 
 
 def _stale(queue: Queue, receipt: Receipt) -> StaleReceipt:
@@ -169,7 +175,7 @@ def _stale(queue: Queue, receipt: Receipt) -> StaleReceipt:
     if message is None or message.state is State.DEAD:
         return StaleReceipt(f"The message has left queue {queue.name!r}: it was settled, expired or dead-lettered.")
     deliveries = message.deliveries
-    if deliveries is not None and deliveries.count == receipt.delivery and deliveries.is_open:
+    if deliveries is not None and deliveries.is_open and _is_named(message, receipt):
         return LeaseExpired(
             f"The lease ran out before this was settled; queue {queue.name!r} will deliver the message again. "
             "Extend the lease of slow work, or ask for a longer one."

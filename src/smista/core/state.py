@@ -40,6 +40,7 @@ class BrokerState:
         "next_queue",
         "next_sequence",
         "queues",
+        "run",
         "woken",
     )
 
@@ -50,6 +51,8 @@ class BrokerState:
         self.namespaces: dict[str, Namespace] = {DEFAULT_NAMESPACE: Namespace(DEFAULT_NAMESPACE)}
         self.queues: dict[int, Queue] = {}
         self._instant_ms = 0
+        self.run = 0
+        """How many times the log has been opened before; part of every receipt."""
         self.next_queue = 1
         self.next_exchange = 1
         self.next_sequence = 1

@@ -7,9 +7,9 @@
     await broker.acknowledge([delivery.receipt])
     await broker.close()
 
-Everything that changes something comes in two forms. The awaited one returns when the change is durable. The one ending
-in `_now` returns at once, as the protocols need it that answer many requests together; they await `durable()`, or ask
-`when_durable`, once for all of them. Both do the whole transition in one synchronous step of the loop, which is what
+What changes something returns when the change is durable. Publishing and settling come in a second form, ending in
+`_now`, that returns at once, as the protocols need it that answer many requests together; they await `durable()`, or
+ask `when_durable`, once for all of them. Both do the whole transition in one synchronous step of the loop, which is what
 makes it atomic: nothing here awaits between deciding and doing.
 
 What a caller may rely on: after `OutcomeUnknown` or `BrokerStopped` nothing is confirmed any more, and the process
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from smista.core import browsing, dead_letters, declaring, publishing, receiving, settling
 from smista.core.browsing import ANY, Filter
 from smista.core.counters import QueueStats
-from smista.core.errors import InvalidArgument, InvalidReceipt
+from smista.core.errors import InvalidArgument, InvalidReceipt, MessageNotFound
 from smista.core.exchanges import Binding, ExchangeSettings, Route, explain
 from smista.core.message import Message, Publication, Reason, Receipt, State
 from smista.core.queue import Queue
@@ -326,6 +326,8 @@ class Broker(RunningBroker):
         """End a subscription. Its unsettled messages go back at once: released, or, if the consumer vanished with them,
         as failed deliveries, so that a message that kills its consumers does not go round for ever."""
         now_ms = self._enter()
+        if subscription.is_cancelled:
+            return
         self._consumers.remove(subscription)
         subscription.is_cancelled = True
         for sequence, delivery in list(subscription.held.items()):
@@ -398,7 +400,7 @@ class Broker(RunningBroker):
     def receipt_for(self, queue: str, message_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Receipt:
         """The receipt of whoever holds a message now: for commands that can only name the message."""
         source = self._state.queue(queue, namespace)
-        return settling.receipt_for(source, self._sequence(message_id))
+        return settling.receipt_for(source, self._sequence(source, message_id))
 
     def receipt(self, text: str) -> Receipt:
         """Read a receipt that left the process as text; `InvalidReceipt` for what this broker never gave out."""
@@ -415,14 +417,14 @@ class Broker(RunningBroker):
         """Give a scheduled message another due time."""
         now_ms = self._enter()
         source = self._state.queue(queue, namespace)
-        settling.reschedule(self._state, source, self._sequence(message_id), due_at_ms, now_ms=now_ms)
+        settling.reschedule(self._state, source, self._sequence(source, message_id), due_at_ms, now_ms=now_ms)
         await self._leave()
 
     async def cancel_scheduled(self, queue: str, message_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Remove a message that has not become ready yet."""
         now_ms = self._enter()
         source = self._state.queue(queue, namespace)
-        settling.cancel(self._state, source, self._sequence(message_id), now_ms=now_ms)
+        settling.cancel(self._state, source, self._sequence(source, message_id), now_ms=now_ms)
         await self._leave()
 
     # -- looking ------------------------------------------------------------------------------------------------------
@@ -440,8 +442,7 @@ class Broker(RunningBroker):
         """A page of messages in any state, nothing changed. Pass the page's `after` on for the next one."""
         self._enter()
         page = browsing.browse(self._state.queue(queue, namespace), wanted, after=after, limit=limit)
-        messages = await self._copies(page.messages) if with_bodies else page.messages
-        return browsing.Page(messages, page.after)
+        return browsing.Page(await self._copies(page.messages, with_bodies=with_bodies), page.after)
 
     async def peek(self, queue: str, limit: int = 1, *, namespace: str = DEFAULT_NAMESPACE) -> list[Message]:
         """The messages that would be received next, nothing changed."""
@@ -452,7 +453,7 @@ class Broker(RunningBroker):
         """One message by its id, in whatever state it is."""
         self._enter()
         source = self._state.queue(queue, namespace)
-        [message] = await self._copies([browsing.get(source, self._sequence(message_id))])
+        [message] = await self._copies([browsing.get(source, self._sequence(source, message_id))])
         return message
 
     # -- dead letters -------------------------------------------------------------------------------------------------
@@ -470,17 +471,20 @@ class Broker(RunningBroker):
     ) -> int:
         """Send dead letters back to where they came from, or to queue `to`; returns how many.
 
-        What is in the queue when this starts, narrowed by `wanted` and `limit`. A dry run only counts.
+        What is in the queue when this starts, narrowed by `wanted` and `limit`; what is in flight is left alone, and
+        so is what never died, unless `to` says where it shall go. A dry run only counts. `QueueFull` when a target
+        takes no more: what was moved until then stays moved.
         """
         self._enter()
+        if per_second is not None and per_second <= 0:
+            raise InvalidArgument(f"per_second is {per_second!r}; give a number above 0, or None for no limit.")
         source = self._state.queue(queue, namespace)
         target = None if to is None else self._state.queue(to, namespace)
-        cut = self._state.next_sequence
         moved = 0
-        for message in browsing.all_matching(source, wanted):
-            if message.sequence >= cut or (limit is not None and moved >= limit):
+        for message in browsing.matching(source, wanted):
+            if limit is not None and moved >= limit:
                 break
-            if message.state not in (State.READY, State.DEAD) or source.find(message.sequence) is not message:
+            if message.state not in (State.READY, State.DEAD) or not (message.deaths or target):
                 continue
             if not dry_run:
                 now_ms = self._enter()
@@ -488,9 +492,9 @@ class Broker(RunningBroker):
                 self._after()
                 if per_second is not None:
                     await asyncio.sleep(1 / per_second)
-                elif moved % SLICE == SLICE - 1:
-                    await asyncio.sleep(0)
             moved += 1
+            if moved % SLICE == 0:
+                await asyncio.sleep(0)
         await self._keeper.durable()
         return moved
 
@@ -501,15 +505,24 @@ class Broker(RunningBroker):
             placed.number, placed.created_at_ms, placed.queue, placed.position, placed.is_duplicate, self.ids
         )
 
-    def _sequence(self, message_id: str) -> int:
-        """Where the message with this id stands now: under its number, unless it has moved."""
-        number = self.ids.number(message_id)
-        moved = self._keeper.recorder.moved_messages.get(number)
-        return number if moved is None else moved.sequence
+    def _sequence(self, queue: Queue, message_id: str) -> int:
+        """Where the message with this id stands in the queue: under its number, unless it has moved.
 
-    async def _copies(self, messages: list[Message]) -> list[Message]:
-        """Copies that stay as they are, with their bodies, for somebody to look at."""
-        await self._keeper.fetch(messages)
+        The time in the id tells it from a message that a crash made us forget and whose number was used again.
+        """
+        number, created_at_ms = self.ids.parse(message_id)
+        moved = self._keeper.recorder.moved_messages.get(number)
+        message = queue.find(number if moved is None else moved.sequence)
+        if message is None or message.created_at_ms != created_at_ms:
+            raise MessageNotFound(
+                f"Queue {queue.name!r} has no message {message_id}; it may have been settled or moved."
+            )
+        return message.sequence
+
+    async def _copies(self, messages: list[Message], *, with_bodies: bool = True) -> list[Message]:
+        """Copies that stay as they are, for somebody to look at; without bodies they have those that are in memory."""
+        if with_bodies:
+            await self._keeper.fetch(messages)
         copies = [copy.copy(message) for message in messages]
         self._keeper.handed_over(messages)
         return copies

@@ -49,7 +49,7 @@ def make_delivery(message: Message, ids: Ids) -> Delivery:
     assert deliveries is not None
     assert type(body) is bytes
     return Delivery(
-        Receipt(message.queue, message.sequence, deliveries.count),
+        Receipt(message.queue, message.sequence, deliveries.count, deliveries.run),
         message.number,
         body,
         message.envelope,

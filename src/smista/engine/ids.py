@@ -21,7 +21,7 @@ from smista.core.errors import InvalidReceipt, MessageNotFound
 from smista.core.message import Receipt
 
 _NUMBER_BITS = 50
-_RECEIPT = struct.Struct("<IQI")
+_RECEIPT = struct.Struct("<IQII")
 _SEAL_BYTES = 9
 
 
@@ -37,8 +37,8 @@ class Ids:
         text = f"{high:016x}{low:016x}"
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
-    def number(self, message_id: str) -> int:
-        """The number inside an id this broker gave out; raises `MessageNotFound` for anything else."""
+    def parse(self, message_id: str) -> tuple[int, int]:
+        """Number and creation time inside an id this broker gave out; raises `MessageNotFound` for anything else."""
         try:
             value = int(message_id.replace("-", ""), 16)
         except (ValueError, AttributeError):
@@ -46,10 +46,10 @@ class Ids:
         number = value & ((1 << _NUMBER_BITS) - 1)
         if self.message_id(number, value >> 80) != message_id:
             raise MessageNotFound(f"{message_id!r} is not the id of a message of this broker.")
-        return number
+        return number, value >> 80
 
     def receipt_text(self, receipt: Receipt) -> str:
-        data = _RECEIPT.pack(receipt.queue, receipt.sequence, receipt.delivery)
+        data = _RECEIPT.pack(receipt.queue, receipt.sequence, receipt.delivery, receipt.run)
         return base64.urlsafe_b64encode(data + self._seal(data)).rstrip(b"=").decode()
 
     def receipt(self, text: str) -> Receipt:

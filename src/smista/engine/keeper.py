@@ -20,7 +20,7 @@ from smista.engine.recorder import Recorder
 from smista.engine.recovery import Recovery
 from smista.engine.settings import BrokerSettings
 from smista.log import Log
-from smista.log.errors import LogDamaged, LogDropped
+from smista.log.errors import LogDamaged, LogDropped, LogError
 
 DROPPED_AT_ONCE = 16
 
@@ -36,7 +36,7 @@ class Keeper:
         *,
         on_settled: Callable[[Message], None],
         on_failed: Callable[[BaseException], None],
-        on_damaged: Callable[[list[Message], LogDamaged], None],
+        on_damaged: Callable[[list[Message], LogError], None],
     ) -> None:
         self._log = log
         self._settings = settings
@@ -128,10 +128,8 @@ class Keeper:
             if not self._paging.has_block(position):
                 try:
                     self._paging.block_read(position, await asyncio.to_thread(self._log.read, position))
-                except LogDropped:
-                    # Reclaimed meanwhile: its messages live elsewhere now, with their bodies.
-                    continue
-                except LogDamaged as damage:
+                except (LogDamaged, LogDropped) as damage:
+                    # What was merely reclaimed meanwhile has its body back, and another position.
                     self._on_damaged([message for message in messages if message.position == position], damage)
                     continue
             self._paging.bring_back(position, messages)
@@ -189,8 +187,10 @@ class Keeper:
                 if position is None or position > self._committer.durable_position:
                     break
                 if self._reclaimer.needs_reading(position):
-                    block = await asyncio.to_thread(self._log.read, position)
-                    self._reclaimer.relocate(position, block)
+                    try:
+                        self._reclaimer.relocate(position, await asyncio.to_thread(self._log.read, position))
+                    except LogDamaged as damage:
+                        self._on_damaged(self._reclaimer.relocate_unread(position), damage)
                     await self.durable()
                 self._reclaimer.dropped(position)
                 floor = position + 1

@@ -78,6 +78,33 @@ class Reclaimer:
             self._relocate(position, record)
         assert position not in self._recorder.live, "a live message was not found in its block"
 
+    def relocate_unread(self, position: int) -> list[Message]:
+        """As `relocate`, for a block that cannot be read: from memory. Returns the messages whose bodies are lost."""
+        state, recorder = self._state, self._recorder
+        note_opened(recorder, state, self._clock)
+        lost: list[Message] = []
+        for queue in state.queues.values():
+            if queue.position == position:
+                recorder.queue_declared(queue)
+            for key, seen in queue.dedup.items() if queue.dedup is not None else ():
+                if seen.position == position:
+                    recorder.remembered(queue, key, seen)
+            for message in [message for message in queue.messages() if message.position == position]:
+                body = message.body
+                if type(body) is bytes:
+                    recorder.count_out(message)
+                    recorder.placed([message], body)
+                else:
+                    lost.append(message)
+        for namespace in state.namespaces.values():
+            for exchange in namespace.topology.exchanges():
+                if exchange.number:
+                    recorder.exchange_declared(exchange)
+                    continue
+                for binding in exchange.bindings:
+                    recorder.bound(namespace.name, binding)
+        return lost
+
     def _relocate(self, position: int, record: Record) -> None:
         state, recorder, data = self._state, self._recorder, record.data
         match record.kind:
@@ -148,5 +175,5 @@ class Reclaimer:
 
 
 def note_opened(recorder: Recorder, state: BrokerState, clock: Clock) -> None:
-    opened = Opened(clock.anchor(), state.next_sequence, state.next_queue, state.next_exchange)
+    opened = Opened(clock.anchor(), state.run, state.next_sequence, state.next_queue, state.next_exchange)
     recorder.note_lasting(records.packed(Kind.OPENED, opened))

@@ -318,9 +318,10 @@ class Recorder(Journal):
     ) -> None:
         if queue.settings.durable:
             sequences = [message.sequence for message in messages]
-            self.note(
-                records.delivered(queue.number, at_ms, deadline_ms, consumer.encode("utf-8", "replace"), sequences)
-            )
+            deliveries = messages[0].deliveries
+            assert deliveries is not None
+            name = consumer.encode("utf-8", "replace")
+            self.note(records.delivered(queue.number, at_ms, deadline_ms, deliveries.run, name, sequences))
 
     def extended(self, queue: Queue, messages: Sequence[Message], deadline_ms: int | None, at_ms: int) -> None:
         if queue.settings.durable:
@@ -386,6 +387,9 @@ class Recorder(Journal):
             )
         elif source.settings.durable:
             self.note(records.removed(source.number, fate.at_ms, fate.reason, [message.sequence]))
+            if type(copy.body) is not bytes:
+                # It leaves the log with this, so it must be in memory.
+                copy.body = self._read_body(message)
             self.count_out(message)
             copy.position = 0
         elif target.settings.durable:

@@ -23,7 +23,7 @@ from smista.core.exchanges import Binding
 from smista.core.message import PLAIN, Envelope, Fate, Message, Reason
 from smista.core.queue import Queue
 from smista.core.settings import DEFAULT, QueueSettings
-from smista.core.state import BrokerState
+from smista.core.state import DEFAULT_NAMESPACE, BrokerState
 from smista.engine.clock import Anchor
 from smista.engine.recorder import (
     BindingRecord,
@@ -46,6 +46,7 @@ class Opened(msgspec.Struct, frozen=True, array_like=True):
     """Noted at every start, and again when reclaimed: numbers must never be given out twice."""
 
     anchor: Anchor
+    run: int
     next_sequence: int
     next_queue: int
     next_exchange: int
@@ -100,6 +101,11 @@ class Recovery:
         if self._shells and on_damage is None:
             numbers = ", ".join(map(str, sorted(self._shells)))
             raise LogError(f"The log names queues whose declaration is missing (numbers {numbers}).")
+        for number, shell in self._shells.items():
+            # Their declarations are damaged, their messages are not.
+            self._name(
+                shell, self.state.add_queue(number, DEFAULT_NAMESPACE, f"recovered-{number}", DEFAULT, self.last_ms)
+            )
 
     def apply(self, record: Record) -> None:
         self._apply[record.kind](record.data)
@@ -130,6 +136,7 @@ class Recovery:
         self.lasting.add(self._position)
         self.anchor = opened.anchor
         state = self.state
+        state.run = max(state.run, opened.run + 1)
         state.next_sequence = max(state.next_sequence, opened.next_sequence)
         state.next_queue = max(state.next_queue, opened.next_queue)
         state.next_exchange = max(state.next_exchange, opened.next_exchange)
@@ -144,14 +151,19 @@ class Recovery:
             settings = self._settings.setdefault(record.settings, record.settings)
             queue = self.state.add_queue(record.number, record.namespace, record.name, settings, record.created_at_ms)
             if shell is not None:
-                queue.ready, queue.scheduled = shell.ready, shell.scheduled
-                queue.in_flight, queue.dead = shell.in_flight, shell.dead
-                queue.body_bytes, queue.dedup = shell.body_bytes, shell.dedup
+                self._name(shell, queue)
         queue.settings = self._settings.setdefault(record.settings, record.settings)
         queue.is_paused = record.is_paused
         queue.used_at_ms = record.used_at_ms
         queue.counters = record.counters
         queue.position = self._position
+
+    @staticmethod
+    def _name(shell: Queue, queue: Queue) -> None:
+        """Give a declared queue what collected in its shell."""
+        queue.ready, queue.scheduled = shell.ready, shell.scheduled
+        queue.in_flight, queue.dead = shell.in_flight, shell.dead
+        queue.body_bytes, queue.dedup = shell.body_bytes, shell.dedup
 
     def _queue_deleted(self, data: memoryview) -> None:
         number, _ = records.read_queue_deleted(data)
@@ -286,10 +298,10 @@ class Recovery:
     # -- transitions --------------------------------------------------------------------------------------------------
 
     def _delivered(self, data: memoryview) -> None:
-        number, at_ms, deadline_ms, _, sequences = records.read_delivered(data)
+        number, at_ms, deadline_ms, run, _, sequences = records.read_delivered(data)
         queue = self._queue(number)
         for message in _known(queue, sequences):
-            queue.lease(message, deadline_ms, at_ms)
+            queue.lease(message, deadline_ms, at_ms, run)
 
     def _extended(self, data: memoryview) -> None:
         number, at_ms, deadline_ms, sequences = records.read_extended(data)

@@ -28,7 +28,7 @@ from smista.engine.recovery import Recovery
 from smista.engine.settings import BrokerSettings
 from smista.errors import BrokerError
 from smista.log import Log
-from smista.log.errors import LogDamaged
+from smista.log.errors import LogDamaged, LogError
 
 SLICE = 500
 STALL_MS = 1_000
@@ -83,10 +83,13 @@ class RunningBroker:
         try:
             await asyncio.to_thread(recovery.replay, log, on_damage)
             clock.resume(recovery.anchor, recovery.last_ms)
-            return cls(log, settings, clock, state, recovery)
+            broker = cls(log, settings, clock, state, recovery)
         except BaseException:
             log.close()
             raise
+        # That this run began must be on disk before anything is handed out under its number.
+        await broker.durable()
+        return broker
 
     async def close(self) -> None:
         """Make everything durable, end everybody's waiting, and close the log. Leases stay as they are."""
@@ -216,7 +219,7 @@ class RunningBroker:
         if self._keeper.failure is None and not self._is_closed:
             self.release_now([delivery.receipt for delivery in deliveries])
 
-    def _damaged(self, messages: list[Message], damage: LogDamaged) -> None:
+    def _damaged(self, messages: list[Message], damage: LogError) -> None:
         """Bodies that cannot be read: set aside, with the reason, so that the rest of the queue goes on."""
         now_ms = self._clock.now_ms()
         for message in messages:

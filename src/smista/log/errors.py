@@ -1,18 +1,20 @@
 """What can go wrong with a log, one class per thing the caller can do about it.
 
     BrokerError
-     +- LogError      log_error      the log cannot be used as asked
-         +- LogDamaged    log_damaged    stored bytes are wrong or missing; nothing wrong was handed out +-
-         LogForeign    log_foreign    this directory holds something else; it was not touched +- LogNewer
-         log_newer      written by a later Smista +- LogLocked     log_locked     another broker has it open
-         +- LogFull       log_full       no space; nothing was written; try again when there is some +-
-         LogFailed     log_failed     writing or syncing failed; the outcome is unknown; this object is
-         finished +- LogDropped    log_dropped    the block asked for was dropped +- LogFenced     log_fenced
-         another owner writes this log now; this object is finished +- LogClosed     log_closed     the log
-         was closed
+    └── LogError          log_error          the log cannot be used as asked
+        ├── LogDamaged    log_damaged        stored bytes are wrong or missing; nothing wrong was handed out
+        ├── LogForeign    log_foreign        this directory holds something else; it was not touched
+        ├── LogNewer      log_newer          written by a later Smista
+        ├── LogLocked     log_locked         another broker has it open
+        ├── LogFull       log_full           no space; nothing was written; try again when there is some
+        ├── LogFailed     log_failed         writing or syncing failed; the outcome is unknown; this object is finished
+        ├── LogDropped    log_dropped        the block asked for was dropped
+        ├── LogFenced     log_fenced         another owner writes this log now; this object is finished
+        ├── LogClosed     log_closed         the log was closed
+        └── RecordError   log_record_invalid a block holds what is no record (in `records.py`)
 
-A publisher whose block met `LogFull` was refused and may resend. After `LogFailed` or `LogFenced` its message
-may or may not be there on the next start: the answer to it is "unknown".
+A block that met `LogFull` may be tried again. After `LogFailed` or `LogFenced` it may or may not be there on the next
+start: the answer to whoever waits for it is "unknown".
 """
 
 from __future__ import annotations

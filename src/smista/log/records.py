@@ -31,7 +31,7 @@ _FANNED_OUT = struct.Struct("<QIIH")
 _TARGET = struct.Struct("<IQBB")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_DELIVERED = struct.Struct("<IQQBI")
+_DELIVERED = struct.Struct("<IQQIBI")
 _SEQUENCES = struct.Struct("<IQI")
 _EXTENDED = struct.Struct("<IQQI")
 _GIVEN_BACK = struct.Struct("<IQQQBH")
@@ -251,18 +251,20 @@ def _read_sequences(data: memoryview, offset: int, count: int) -> tuple[int, ...
     return struct.unpack_from(f"<{count}Q", data, offset)
 
 
-def delivered(queue: int, at_ms: int, deadline_ms: int | None, consumer: bytes, sequences: Sequence[int]) -> bytes:
+def delivered(
+    queue: int, at_ms: int, deadline_ms: int | None, run: int, consumer: bytes, sequences: Sequence[int]
+) -> bytes:
     consumer = consumer[:255]
-    head = _DELIVERED.pack(queue, at_ms, deadline_ms or 0, len(consumer), len(sequences)) + consumer
+    head = _DELIVERED.pack(queue, at_ms, deadline_ms or 0, run, len(consumer), len(sequences)) + consumer
     return _with_sequences(Kind.DELIVERED, head, sequences)
 
 
-def read_delivered(data: memoryview) -> tuple[int, int, int | None, str, tuple[int, ...]]:
-    """(queue, at_ms, deadline_ms, consumer, sequences)"""
-    queue, at_ms, deadline_ms, consumer_bytes, count = _unpack(_DELIVERED, data)
+def read_delivered(data: memoryview) -> tuple[int, int, int | None, int, str, tuple[int, ...]]:
+    """(queue, at_ms, deadline_ms, run, consumer, sequences)"""
+    queue, at_ms, deadline_ms, run, consumer_bytes, count = _unpack(_DELIVERED, data)
     offset = _DELIVERED.size + consumer_bytes
     consumer = str(data[_DELIVERED.size : offset], "utf-8", "replace")
-    return queue, at_ms, deadline_ms or None, consumer, _read_sequences(data, offset, count)
+    return queue, at_ms, deadline_ms or None, run, consumer, _read_sequences(data, offset, count)
 
 
 def extended(queue: int, at_ms: int, deadline_ms: int | None, sequences: Sequence[int]) -> bytes:
