@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from smista.core.message import Reason
+
 
 class Counters(msgspec.Struct, gc=False, array_like=True):
     """Kept in the log with the queue, so they go on after a restart. All but the last two follow from records."""
@@ -23,6 +25,32 @@ class Counters(msgspec.Struct, gc=False, array_like=True):
     purged: int = 0
     duplicates: int = 0
     rejected: int = 0
+
+    def count_failure(self, reason: Reason) -> None:
+        """A delivery ended without success."""
+        match reason:
+            case Reason.TIMED_OUT:
+                self.timed_out += 1
+            case Reason.RELEASED:
+                self.released += 1
+            case _:
+                self.nacked += 1
+
+    def count_death(self, reason: Reason) -> None:
+        """A message was set aside."""
+        self.dead_lettered += 1
+        if reason is Reason.EXPIRED:
+            self.expired += 1
+
+    def count_removal(self, reason: Reason) -> None:
+        """A message went without having been acknowledged."""
+        match reason:
+            case Reason.EXPIRED | Reason.RETIRED:
+                self.expired += 1
+            case Reason.CANCELLED:
+                self.purged += 1
+            case _:
+                self.dropped += 1
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -105,7 +105,7 @@ def _move_to(state: BrokerState, source: Queue, message: Message, targets: list[
         copy = _restart(moved, target, sequence + extra, fate.at_ms)
         copy.number = copy.sequence
         target.insert(copy, fate.at_ms)
-        state.journal.enqueued(target, (copy,), fate.at_ms)
+        state.journal.copied(target, copy, moved)
     for target in targets:
         look_after(target, fate.at_ms)
     return moved
@@ -156,19 +156,20 @@ def apply_moved(source: Queue, message: Message, target: Queue, copy: Message, f
     target.insert(copy, fate.at_ms)
 
 
+def apply_left(source: Queue, message: Message, fate: Fate) -> None:
+    """Out of a queue into one that is not kept in the log: to recovery that is the end of it."""
+    if fate.reason is not Reason.REDRIVEN:
+        _die(source, message, fate)
+    source.remove(message)
+
+
 def apply_parked(queue: Queue, message: Message, fate: Fate) -> None:
     _die(queue, message, fate)
     queue.park(message)
 
 
 def apply_removed(queue: Queue, message: Message, reason: Reason) -> None:
-    match reason:
-        case Reason.EXPIRED | Reason.RETIRED:
-            queue.counters.expired += 1
-        case Reason.CANCELLED:
-            queue.counters.purged += 1
-        case _:
-            queue.counters.dropped += 1
+    queue.counters.count_removal(reason)
     queue.remove(message)
 
 
@@ -192,9 +193,7 @@ def _restart(message: Message, target: Queue, sequence: int, at_ms: int) -> Mess
 
 def _die(queue: Queue, message: Message, fate: Fate) -> None:
     """Add one more death to a message; dying again in the same place for the same reason counts that one up."""
-    queue.counters.dead_lettered += 1
-    if fate.reason is Reason.EXPIRED:
-        queue.counters.expired += 1
+    queue.counters.count_death(fate.reason)
     if fate.failed_by is not None:
         queue.note_failure(message, fate.failed_by, fate.error, fate.at_ms)
     deliveries = message.deliveries

@@ -88,7 +88,7 @@ def purge(state: BrokerState, queue: Queue, *, ready_only: bool = False, now_ms:
     """Remove exactly what is in the queue now (or what is ready in it); returns how many that was."""
     count = len(queue.ready) if ready_only else queue.message_count
     queue.used_at_ms = now_ms
-    state.journal.purged(queue, state.next_sequence, ready_only=ready_only, at_ms=now_ms)
+    state.journal.purged(queue, state.next_sequence, count, ready_only=ready_only, at_ms=now_ms)
     state.inter(queue, ready_only=ready_only)
     return count
 
@@ -136,7 +136,7 @@ def declare_exchange(
     space = state.open_namespace(namespace)
     exchange = space.topology.declare(name, state.next_exchange, settings)
     state.next_exchange += 1
-    state.journal.exchange_declared(exchange)
+    state.journal.exchange_declared(exchange, ())
     return exchange
 
 
@@ -150,14 +150,33 @@ def delete_exchange(state: BrokerState, namespace: Namespace, name: str, *, if_u
 def bind(state: BrokerState, namespace: Namespace, binding: Binding) -> None:
     if namespace.topology.check_bind(binding, namespace.queues.__contains__):
         namespace.topology.bind(binding)
-        state.journal.bound(namespace.name, binding)
+        if is_lasting(namespace, binding):
+            state.journal.bound(namespace.name, binding)
 
 
 def unbind(state: BrokerState, namespace: Namespace, binding: Binding) -> None:
     if namespace.topology.check_unbind(binding):
-        state.journal.unbound(namespace.name, binding)
+        if is_lasting(namespace, binding):
+            state.journal.unbound(namespace.name, binding)
         removed = namespace.topology.unbind(binding)
         _delete_unused(state, namespace, removed.unused)
+
+
+def is_lasting(namespace: Namespace, binding: Binding) -> bool:
+    """Whether a binding outlives a restart: both its ends must."""
+    source = namespace.topology.find(binding.source)
+    if source is None or not source.settings.durable:
+        return False
+    if binding.destination_kind == "queue":
+        queue = namespace.queues.get(binding.destination)
+        return queue is not None and queue.settings.durable
+    target = namespace.topology.find(binding.destination)
+    return target is not None and target.settings.durable
+
+
+def lasting_bindings(state: BrokerState, exchange: Exchange) -> list[Binding]:
+    namespace = state.namespaces[exchange.namespace]
+    return [binding for binding in exchange.bindings if is_lasting(namespace, binding)]
 
 
 def _delete_unused(state: BrokerState, namespace: Namespace, names: tuple[str, ...] | list[str]) -> None:

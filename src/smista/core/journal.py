@@ -21,7 +21,8 @@ class Journal:
 
     def queue_deleted(self, queue: Queue, at_ms: int) -> None: ...
 
-    def exchange_declared(self, exchange: Exchange) -> None: ...
+    def exchange_declared(self, exchange: Exchange, bindings: Sequence[Binding]) -> None:
+        """With those of its bindings that are to last."""
 
     def exchange_deleted(self, exchange: Exchange) -> None: ...
 
@@ -39,8 +40,17 @@ class Journal:
         """A deduplication id was learnt. Sets where the memory lies."""
 
     def delivered(
-        self, queue: Queue, messages: Sequence[Message], deadline_ms: int | None, consumer: str, at_ms: int
-    ) -> None: ...
+        self,
+        queue: Queue,
+        messages: Sequence[Message],
+        deadline_ms: int | None,
+        *,
+        first_count: int,
+        wait_ms: int,
+        consumer: str,
+        at_ms: int,
+    ) -> None:
+        """`first_count` of them for the first time, after waiting `wait_ms` in all."""
 
     def extended(self, queue: Queue, messages: Sequence[Message], deadline_ms: int | None, at_ms: int) -> None: ...
 
@@ -63,8 +73,11 @@ class Journal:
     def moved(self, source: Queue, message: Message, target: Queue, copy: Message, fate: Fate) -> None:
         """Out of one queue and into another as `copy`, in one record: dead-lettered or redriven."""
 
-    def purged(self, queue: Queue, cut: int, *, ready_only: bool, at_ms: int) -> None:
-        """Everything (or everything ready) below the sequence `cut` went."""
+    def copied(self, target: Queue, copy: Message, original: Message) -> None:
+        """Beside a move: a dead-letter exchange led to several queues, and this one gets a copy."""
+
+    def purged(self, queue: Queue, cut: int, count: int, *, ready_only: bool, at_ms: int) -> None:
+        """Everything (or everything ready) below the sequence `cut` went, `count` messages."""
 
     def forgotten(self, messages: Iterable[Message]) -> None:
         """No record: the memory of these messages, purged before, is being freed."""

@@ -196,21 +196,16 @@ class Queue:
 
     def note_failure(self, message: Message, reason: Reason, error: str, now_ms: int) -> None:
         """Count how a delivery ended; only what failed enters the message's history."""
-        counters = self.counters
         deliveries = message.deliveries
         if deliveries is None:
             return
-        if reason is Reason.TIMED_OUT:
-            counters.timed_out += 1
-        else:
+        self.counters.count_failure(reason)
+        if reason is not Reason.TIMED_OUT:
             deliveries.is_open = False
-            if reason is Reason.RELEASED:
-                counters.released += 1
-                return
-            counters.nacked += 1
-        deliveries.failure_count += 1
-        failure = Failure(deliveries.count, reason, deliveries.last_at_ms, now_ms, error)
-        deliveries.failures = (*deliveries.failures[-FAILURES_KEPT + 1 :], failure)
+        if reason is not Reason.RELEASED:
+            deliveries.failure_count += 1
+            failure = Failure(deliveries.count, reason, deliveries.last_at_ms, now_ms, error)
+            deliveries.failures = (*deliveries.failures[-FAILURES_KEPT + 1 :], failure)
 
     def become_ready(self, message: Message, now_ms: int) -> None:
         """A scheduled message's time has come."""

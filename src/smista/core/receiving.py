@@ -26,8 +26,8 @@ def receive(
     """
     if lease_ms is None:
         lease_ms = queue.settings.lease_ms
-    elif type(lease_ms) is not int or not 0 <= lease_ms <= FOREVER_MS:
-        raise InvalidArgument(f"lease_ms is {lease_ms!r}; give a whole number of milliseconds, 0 or more.")
+    else:
+        check_lease(lease_ms)
     queue.used_at_ms = now_ms
     line = queue.line
     if line is None or queue.is_paused:
@@ -36,6 +36,8 @@ def receive(
         limit = min(limit, queue.rate.available(now_ms))
     retention_ms = queue.settings.retention_ms
     deadline_ms = None if lease_ms >= FOREVER_MS else state.shared_instant(now_ms + lease_ms)
+    counters = queue.counters
+    first_before, wait_before_ms = counters.first_delivered, counters.wait_ms_total
     taken: list[Message] = []
     while len(taken) < limit:
         message = line.pop()
@@ -57,8 +59,21 @@ def receive(
     if taken:
         if queue.rate is not None:
             queue.rate.take(len(taken))
-        state.journal.delivered(queue, taken, deadline_ms, consumer, now_ms)
+        state.journal.delivered(
+            queue,
+            taken,
+            deadline_ms,
+            first_count=counters.first_delivered - first_before,
+            wait_ms=counters.wait_ms_total - wait_before_ms,
+            consumer=consumer,
+            at_ms=now_ms,
+        )
     return taken
+
+
+def check_lease(lease_ms: object) -> None:
+    if type(lease_ms) is not int or not 0 <= lease_ms <= FOREVER_MS:
+        raise InvalidArgument(f"lease_ms is {lease_ms!r}; give a whole number of milliseconds, 0 or more.")
 
 
 def peek(queue: Queue, limit: int) -> list[Message]:

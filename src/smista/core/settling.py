@@ -13,6 +13,7 @@ from smista.core.dead_letters import bury_in_dead_letters, discard, expire
 from smista.core.errors import InvalidArgument, LeaseExpired, MessageNotFound, StaleReceipt
 from smista.core.message import FOREVER_MS, Message, Reason, Receipt, State
 from smista.core.queue import ERROR_LENGTH_MAX, Queue
+from smista.core.receiving import check_lease
 from smista.core.retry import backoff_ms, has_retries_left
 from smista.core.state import BrokerState
 from smista.errors import BrokerError
@@ -119,8 +120,7 @@ def release(state: BrokerState, receipt: Receipt, *, now_ms: int) -> None:
 
 def extend(state: BrokerState, receipts: Sequence[Receipt], lease_ms: int, *, now_ms: int) -> list[Outcome]:
     """The leases now end `lease_ms` from now."""
-    if type(lease_ms) is not int or not 0 <= lease_ms <= FOREVER_MS:
-        raise InvalidArgument(f"lease_ms is {lease_ms!r}; give a whole number of milliseconds, 0 or more.")
+    check_lease(lease_ms)
     deadline_ms = None if lease_ms >= FOREVER_MS else now_ms + lease_ms
     outcomes: list[Outcome] = []
     for receipt in receipts:

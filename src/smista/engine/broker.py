@@ -9,8 +9,8 @@
 
 What changes something returns when the change is durable. Publishing and settling come in a second form, ending in
 `_now`, that returns at once, as the protocols need it that answer many requests together; they await `durable()`, or
-ask `when_durable`, once for all of them. Both do the whole transition in one synchronous step of the loop, which is what
-makes it atomic: nothing here awaits between deciding and doing.
+ask `when_durable`, once for all of them. Both do the whole transition in one synchronous step of the loop, which is
+what makes it atomic: nothing here awaits between deciding and doing.
 
 What a caller may rely on: after `OutcomeUnknown` or `BrokerStopped` nothing is confirmed any more, and the process
 should end; a new broker on the same log finds what was confirmed. A cancelled call may have taken effect.
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from smista.core import browsing, dead_letters, declaring, publishing, receiving, settling
 from smista.core.browsing import ANY, Filter
 from smista.core.counters import QueueStats
-from smista.core.errors import InvalidArgument, InvalidReceipt, MessageNotFound
+from smista.core.errors import ConsumerNotFound, InvalidArgument, InvalidReceipt, MessageNotFound
 from smista.core.exchanges import Binding, ExchangeSettings, Route, explain
 from smista.core.message import Message, Publication, Reason, Receipt, State
 from smista.core.queue import Queue
@@ -314,6 +314,8 @@ class Broker(RunningBroker):
             raise InvalidArgument(
                 f"prefetch is {prefetch!r}; queue {queue!r} allows 1 to {source.settings.max_prefetch}."
             )
+        if lease_ms is not None:
+            receiving.check_lease(lease_ms)
         subscription = Subscription(
             source, consumer, deliver, ended, prefetch=prefetch, priority=priority, lease_ms=lease_ms
         )
@@ -327,16 +329,19 @@ class Broker(RunningBroker):
         as failed deliveries, so that a message that kills its consumers does not go round for ever."""
         now_ms = self._enter()
         if subscription.is_cancelled:
-            return
-        self._consumers.remove(subscription)
+            raise ConsumerNotFound(
+                f"Consumer {subscription.consumer!r} of queue {subscription.queue.name!r} has been cancelled already."
+            )
+        # First what it holds goes back, so that whoever takes over gets it in order.
         subscription.is_cancelled = True
         for sequence, delivery in list(subscription.held.items()):
-            receipt = Receipt(subscription.queue.number, sequence, delivery)
+            queue, message = settling.held(self._state, delivery)
+            assert message.sequence == sequence
             if is_vanished:
-                queue, message = settling.held(self._state, receipt)
                 settling.fail(self._state, queue, message, Reason.VANISHED, delay_ms=0, now_ms=now_ms)
             else:
-                settling.release(self._state, receipt, now_ms=now_ms)
+                settling.release(self._state, delivery, now_ms=now_ms)
+        self._consumers.remove(subscription)
         self._after()
 
     # -- settling -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Callable
 
 from smista.core.errors import ConsumerNotFound, QueueDeleted, QueueInExclusiveUse
-from smista.core.message import Message
+from smista.core.message import Message, Receipt
 from smista.core.queue import Queue
 from smista.core.waiting import WaitingLine
 from smista.engine.delivery import Delivery
@@ -93,8 +93,8 @@ class Subscription:
         self.priority = priority
         self.lease_ms = lease_ms
         self.several_per_group = False
-        self.held: dict[int, int] = {}
-        """Sequence and delivery number of what it has not settled."""
+        self.held: dict[int, Receipt] = {}
+        """By sequence, the receipts of what it has not settled."""
         self.is_cancelled = False
 
     @property

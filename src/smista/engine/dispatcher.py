@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from smista.core.message import Message, State
+from smista.core.message import Message, Receipt, State
 from smista.core.queue import Queue
 from smista.core.receiving import receive
 from smista.core.state import BrokerState
@@ -44,11 +44,11 @@ class Dispatcher:
         if watch is None or watch.is_fetching or queue.is_deleted or self.keeper.failure is not None:
             return
         now_ms = self._clock.now_ms()
+        share = max(1, -(-len(queue.ready) // max(1, len(watch.line))))
         while (waiting := watch.line.first()) is not None:
             if isinstance(waiting, Poll) and waiting.answer.done():
                 watch.line.leave(waiting)
                 continue
-            share = max(1, -(-len(queue.ready) // len(watch.line)))
             messages = receive(
                 self._state,
                 queue,
@@ -110,7 +110,10 @@ class Dispatcher:
             return
         held = self.keeper.recorder.held
         for message in messages:
-            waiting.held[message.sequence] = message.delivery_count
+            deliveries = message.deliveries
+            assert deliveries is not None
+            receipt = Receipt(message.queue, message.sequence, deliveries.count, deliveries.run)
+            waiting.held[message.sequence] = receipt
             held[message.sequence] = waiting
         if waiting.credit > 0:
             watch.line.to_the_back(waiting)

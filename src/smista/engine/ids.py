@@ -41,7 +41,7 @@ class Ids:
         """Number and creation time inside an id this broker gave out; raises `MessageNotFound` for anything else."""
         try:
             value = int(message_id.replace("-", ""), 16)
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, TypeError):
             raise MessageNotFound(f"{message_id!r} is not the id of a message.") from None
         number = value & ((1 << _NUMBER_BITS) - 1)
         if self.message_id(number, value >> 80) != message_id:
@@ -56,7 +56,7 @@ class Ids:
         """Read a receipt back; raises `InvalidReceipt` for what this broker never gave out."""
         try:
             data = base64.urlsafe_b64decode(text.encode("ascii") + b"==")
-        except (binascii.Error, ValueError, AttributeError):
+        except (binascii.Error, ValueError, AttributeError, TypeError):
             data = b""
         body, seal = data[: _RECEIPT.size], data[_RECEIPT.size :]
         if len(body) != _RECEIPT.size or not hmac.compare_digest(seal, self._seal(body)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from smista.core.declaring import lasting_bindings
 from smista.core.message import Message
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
@@ -70,13 +71,12 @@ class Reclaimer:
         oldest, size, _ = self._blocks.popleft()
         assert oldest == position
         self.total_bytes -= size
-        self._recorder.lasting.discard(position)
+        self._recorder.give_up(position)
 
     def relocate(self, position: int, block: bytes) -> None:
         """Write again whatever in this block still lives in it."""
         for record in records.records(block):
             self._relocate(position, record)
-        assert position not in self._recorder.live, "a live message was not found in its block"
 
     def relocate_unread(self, position: int) -> list[Message]:
         """As `relocate`, for a block that cannot be read: from memory. Returns the messages whose bodies are lost."""
@@ -98,10 +98,11 @@ class Reclaimer:
                     lost.append(message)
         for namespace in state.namespaces.values():
             for exchange in namespace.topology.exchanges():
+                bindings = lasting_bindings(state, exchange)
                 if exchange.number:
-                    recorder.exchange_declared(exchange)
+                    recorder.exchange_declared(exchange, bindings)
                     continue
-                for binding in exchange.bindings:
+                for binding in bindings:
                     recorder.bound(namespace.name, binding)
         return lost
 
@@ -128,7 +129,7 @@ class Reclaimer:
                 declared = records.unpack(data, ExchangeRecord)
                 exchange = state.open_namespace(declared.namespace).topology.find(declared.name)
                 if exchange is not None and exchange.number == declared.number:
-                    recorder.exchange_declared(exchange)
+                    recorder.exchange_declared(exchange, lasting_bindings(state, exchange))
             case Kind.BOUND:
                 self._bind_again(records.unpack(data, BindingRecord))
             case Kind.REMEMBERED:
@@ -153,9 +154,17 @@ class Reclaimer:
             self._recorder.placed(alive, body)
 
     def _find(self, queue_number: int, sequence: int, number: int) -> Message | None:
+        """The live message that was written under this place, wherever it stands now."""
         queue = self._state.queues.get(queue_number)
         message = None if queue is None else queue.find(sequence)
-        return message or self._recorder.moved_messages.get(number)
+        if message is not None:
+            return message
+        moved = self._recorder.moved_messages.get(number)
+        if moved is None:
+            return None
+        # A purge empties queues at once and leaves the memory of what was in them for later.
+        queue = self._state.queues.get(moved.queue)
+        return moved if queue is not None and queue.find(moved.sequence) is moved else None
 
     def _bind_again(self, record: BindingRecord) -> None:
         """Only bindings of predeclared exchanges: others were written again with the exchange they lead from."""

@@ -39,6 +39,14 @@ class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
     counters: Counters
 
 
+class QueueDeletedRecord(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    namespace: str
+    name: str
+    """For its bindings, where its declaration stands in a part of the log that was dropped."""
+    at_ms: int
+
+
 class BindingRecord(msgspec.Struct, frozen=True, array_like=True):
     namespace: str
     source: str
@@ -162,14 +170,22 @@ class Recorder(Journal):
     def count_out(self, message: Message) -> None:
         position = message.position
         if position:
+            message.position = 0
+            alive = self.live.get(position)
+            if alive is None:
+                # Purged, and its block given up before its memory was freed.
+                return
             size = live_bytes(message)
             self.live_total -= size
-            left = self.live[position] - size
-            if left:
-                self.live[position] = left
+            if alive > size:
+                self.live[position] = alive - size
             else:
                 del self.live[position]
-            message.position = 0
+
+    def give_up(self, position: int) -> None:
+        """Nothing in this block counts any more."""
+        self.live_total -= self.live.pop(position, 0)
+        self.lasting.discard(position)
 
     def forget(self, message: Message) -> None:
         self.count_out(message)
@@ -205,13 +221,14 @@ class Recorder(Journal):
 
     def queue_deleted(self, queue: Queue, at_ms: int) -> None:
         if queue.settings.durable:
-            self.note(records.queue_deleted(queue.number, at_ms))
+            deleted = QueueDeletedRecord(queue.number, queue.namespace, queue.name, at_ms)
+            self.note(records.packed(Kind.QUEUE_DELETED, deleted))
 
-    def exchange_declared(self, exchange: Exchange) -> None:
+    def exchange_declared(self, exchange: Exchange, bindings: Sequence[Binding]) -> None:
         if not exchange.settings.durable:
             return
-        bindings = [binding_record(exchange.namespace, binding) for binding in exchange.bindings]
-        record = ExchangeRecord(exchange.number, exchange.namespace, exchange.name, exchange.settings, bindings)
+        led = [binding_record(exchange.namespace, binding) for binding in bindings]
+        record = ExchangeRecord(exchange.number, exchange.namespace, exchange.name, exchange.settings, led)
         self.note_lasting(records.packed(Kind.EXCHANGE_DECLARED, record))
 
     def exchange_deleted(self, exchange: Exchange) -> None:
@@ -229,9 +246,6 @@ class Recorder(Journal):
     def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
         if not queue.settings.durable:
             self.resident_bytes += sum(message.body_bytes for message in messages)
-            return
-        if messages[0].deaths:
-            self._placed_new(messages)
             return
         position = self.position
         parts: list[bytes] = []
@@ -314,14 +328,34 @@ class Recorder(Journal):
     # -- transitions --------------------------------------------------------------------------------------------------
 
     def delivered(
-        self, queue: Queue, messages: Sequence[Message], deadline_ms: int | None, consumer: str, at_ms: int
+        self,
+        queue: Queue,
+        messages: Sequence[Message],
+        deadline_ms: int | None,
+        *,
+        first_count: int,
+        wait_ms: int,
+        consumer: str,
+        at_ms: int,
     ) -> None:
         if queue.settings.durable:
             sequences = [message.sequence for message in messages]
             deliveries = messages[0].deliveries
             assert deliveries is not None
-            name = consumer.encode("utf-8", "replace")
-            self.note(records.delivered(queue.number, at_ms, deadline_ms, deliveries.run, name, sequences))
+            self.note(
+                records.delivered(
+                    records.Delivered(
+                        queue.number,
+                        at_ms,
+                        deadline_ms,
+                        deliveries.run,
+                        first_count,
+                        wait_ms,
+                        consumer,
+                        sequences,
+                    )
+                )
+            )
 
     def extended(self, queue: Queue, messages: Sequence[Message], deadline_ms: int | None, at_ms: int) -> None:
         if queue.settings.durable:
@@ -358,7 +392,17 @@ class Recorder(Journal):
     def parked(self, queue: Queue, message: Message, fate: Fate) -> None:
         if queue.settings.durable:
             self.note(
-                records.parked(queue.number, message.sequence, fate.at_ms, fate.reason, fate.failed_by or 0, fate.error)
+                records.parked(
+                    records.Parked(
+                        queue.number,
+                        message.sequence,
+                        fate.at_ms,
+                        fate.reason,
+                        fate.failed_by or 0,
+                        queue.name,
+                        fate.error,
+                    )
+                )
             )
         if message.sequence in self.held:
             self._on_settled(message)
@@ -366,50 +410,59 @@ class Recorder(Journal):
     def moved(self, source: Queue, message: Message, target: Queue, copy: Message, fate: Fate) -> None:
         if message.sequence in self.held:
             self._on_settled(message)
-        self.moved_messages.pop(message.number, None)
-        if source.settings.durable and target.settings.durable:
-            self.moved_messages[copy.number] = copy
-            self.note(
-                records.moved(
-                    records.Moved(
-                        source.number,
-                        message.sequence,
-                        target.number,
-                        copy.sequence,
-                        copy.priority,
-                        copy.expires_at_ms or 0,
-                        fate.at_ms,
-                        fate.reason,
-                        fate.failed_by or 0,
-                        fate.error,
-                    )
-                )
-            )
-        elif source.settings.durable:
-            self.note(records.removed(source.number, fate.at_ms, fate.reason, [message.sequence]))
-            if type(copy.body) is not bytes:
-                # It leaves the log with this, so it must be in memory.
-                copy.body = self._read_body(message)
+        self.moved_messages[copy.number] = copy
+        if not source.settings.durable:
+            if target.settings.durable:
+                self.resident_bytes -= copy.body_bytes
+                self._placed_new(copy, copy)
+            return
+        if not target.settings.durable:
+            # It leaves the log with this, so its body must be in memory.
+            copy.body = self._body(message)
             self.count_out(message)
             copy.position = 0
-        elif target.settings.durable:
-            self._placed_new([copy])
-            self.resident_bytes -= copy.body_bytes
+        self.note(
+            records.moved(
+                records.Moved(
+                    source.number,
+                    message.sequence,
+                    target.number if target.settings.durable else 0,
+                    copy.sequence,
+                    copy.priority,
+                    copy.expires_at_ms or 0,
+                    fate.at_ms,
+                    fate.reason,
+                    fate.failed_by or 0,
+                    source.name,
+                    fate.error,
+                )
+            )
+        )
 
-    def purged(self, queue: Queue, cut: int, *, ready_only: bool, at_ms: int) -> None:
+    def copied(self, target: Queue, copy: Message, original: Message) -> None:
+        if target.settings.durable:
+            self._placed_new(copy, original)
+        else:
+            copy.body = self._body(original)
+            copy.position = 0
+            self.resident_bytes += len(copy.body)
+
+    def purged(self, queue: Queue, cut: int, count: int, *, ready_only: bool, at_ms: int) -> None:
         if queue.settings.durable:
-            self.note(records.purged(queue.number, at_ms, cut, ready_only=ready_only))
+            self.note(records.purged(queue.number, at_ms, cut, count, ready_only=ready_only))
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _placed_new(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            if type(message.body) is not bytes:
-                message.body = self._read_body(message)
-            self.resident_bytes += len(message.body)
-            if message.sequence != message.number:
-                self.moved_messages[message.number] = message
-            self.placed([message], message.body)
+    def _placed_new(self, copy: Message, original: Message) -> None:
+        body = copy.body = self._body(original)
+        self.resident_bytes += len(body)
+        if copy.sequence != copy.number:
+            self.moved_messages[copy.number] = copy
+        self.placed([copy], body)
+
+    def _body(self, message: Message) -> bytes:
+        body = message.body
+        return body if type(body) is bytes else self._read_body(message)
 
     def _envelope(self, envelope: Envelope) -> bytes:
         if envelope is PLAIN:

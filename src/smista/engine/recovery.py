@@ -3,7 +3,8 @@
 Each record is applied with the primitive that live traffic used. Two things follow from dropping the front of the log:
 
 - A record may name what is not known. If a message is unknown, its entry was dropped: either it was settled in dropped
-  blocks too, or it will be placed again further on with all that is known of it. Both ways the record has no work.
+  blocks too, or it will be placed again further on with all that is known of it. Both ways the record has nothing to
+  change but the queue's counters, which came with the queue's latest declaration.
 - A queue may be named before its declaration comes, since a declaration that lay in dropped blocks was written again
   later. Its messages collect in a *shell*; the declaration gives the shell its name, a deletion discards it.
 
@@ -12,11 +13,11 @@ Bodies beyond the memory watermark stay in the log, as they would have in live t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from smista.core.dead_letters import apply_moved, apply_parked, apply_removed
+from smista.core.dead_letters import apply_left, apply_moved, apply_parked, apply_removed
 from smista.core.declaring import apply_queue_deleted, schedule_check
 from smista.core.dedup import DedupMemory, Seen
 from smista.core.exchanges import Binding
@@ -29,6 +30,7 @@ from smista.engine.recorder import (
     BindingRecord,
     ExchangeRecord,
     PlacedRecord,
+    QueueDeletedRecord,
     QueueRecord,
     Recorder,
     RememberedRecord,
@@ -166,14 +168,17 @@ class Recovery:
         queue.body_bytes, queue.dedup = shell.body_bytes, shell.dedup
 
     def _queue_deleted(self, data: memoryview) -> None:
-        number, _ = records.read_queue_deleted(data)
-        self._deleted.add(number)
-        self._shells.pop(number, None)
-        queue = self.state.queues.get(number)
+        record = records.unpack(data, QueueDeletedRecord)
+        self._deleted.add(record.number)
+        self._shells.pop(record.number, None)
+        queue = self.state.queues.get(record.number)
         if queue is not None:
             apply_queue_deleted(self.state, queue)
+        else:
+            self.state.open_namespace(record.namespace).topology.remove_queue(record.name)
 
-    def _queue(self, number: int) -> Queue:
+    def _queue(self, number: int, name: str = "") -> Queue:
+        """The queue of this number, or a shell for it, which may learn its name from a record."""
         queue = self.state.queues.get(number) or self._shells.get(number)
         if queue is None:
             queue = Queue(
@@ -187,6 +192,7 @@ class Recovery:
             )
             if number not in self._deleted:
                 self._shells[number] = queue
+        queue.name = queue.name or name
         return queue
 
     def _exchange_declared(self, data: memoryview) -> None:
@@ -205,6 +211,9 @@ class Recovery:
         topology = self.state.open_namespace(namespace).topology
         if topology.find(name) is not None:
             topology.delete(name)
+        else:
+            for binding in topology.bindings_of_exchange(name):
+                topology.unbind(binding)
 
     def _bound(self, data: memoryview) -> None:
         self.lasting.add(self._position)
@@ -297,11 +306,18 @@ class Recovery:
 
     # -- transitions --------------------------------------------------------------------------------------------------
 
+    # A record counts for its queue even where its message is not known, see the essay above.
+
     def _delivered(self, data: memoryview) -> None:
-        number, at_ms, deadline_ms, run, _, sequences = records.read_delivered(data)
-        queue = self._queue(number)
-        for message in _known(queue, sequences):
-            queue.lease(message, deadline_ms, at_ms, run)
+        record = records.read_delivered(data)
+        queue = self._queue(record.queue)
+        counters = queue.counters
+        before = counters.delivered, counters.first_delivered, counters.wait_ms_total
+        for message in _known(queue, record.sequences):
+            queue.lease(message, record.deadline_ms, record.at_ms, record.run)
+        counters.delivered = before[0] + len(record.sequences)
+        counters.first_delivered = before[1] + record.first_count
+        counters.wait_ms_total = before[2] + record.wait_ms
 
     def _extended(self, data: memoryview) -> None:
         number, at_ms, deadline_ms, sequences = records.read_extended(data)
@@ -312,7 +328,10 @@ class Recovery:
     def _given_back(self, data: memoryview) -> None:
         number, sequence, at_ms, due_at_ms, reason, error = records.read_given_back(data)
         queue = self._queue(number)
-        for message in _known(queue, (sequence,)):
+        message = queue.find(sequence)
+        if message is None:
+            queue.counters.count_failure(Reason(reason))
+        else:
             queue.give_back(message, Reason(reason), due_at_ms, error, at_ms)
 
     def _rescheduled(self, data: memoryview) -> None:
@@ -330,53 +349,76 @@ class Recovery:
     def _acknowledged(self, data: memoryview) -> None:
         number, _, sequences = records.read_sequences(data)
         queue = self._queue(number)
+        queue.counters.acknowledged += len(sequences)
         for message in _known(queue, sequences):
-            queue.counters.acknowledged += 1
             self._free(message)
             queue.remove(message)
 
     def _removed(self, data: memoryview) -> None:
         number, _, reason, sequences = records.read_removed(data)
         queue = self._queue(number)
-        for message in _known(queue, sequences):
-            self._free(message)
-            apply_removed(queue, message, Reason(reason))
+        for sequence in sequences:
+            message = queue.find(sequence)
+            if message is None:
+                queue.counters.count_removal(Reason(reason))
+            else:
+                self._free(message)
+                apply_removed(queue, message, Reason(reason))
 
     def _parked(self, data: memoryview) -> None:
-        number, sequence, at_ms, reason, failed_by, error = records.read_parked(data)
-        queue = self._queue(number)
-        for message in _known(queue, (sequence,)):
-            apply_parked(queue, message, _fate(reason, failed_by, error, at_ms))
+        record = records.read_parked(data)
+        queue = self._queue(record.queue, record.name)
+        fate = _fate(record.reason, record.failed_by, record.error, record.at_ms)
+        message = queue.find(record.sequence)
+        if message is None:
+            _count_death(queue, fate)
+        else:
+            apply_parked(queue, message, fate)
 
     def _moved(self, data: memoryview) -> None:
         record = records.read_moved(data)
         self.state.next_sequence = max(self.state.next_sequence, record.new_sequence + 1)
-        source, target = self._queue(record.source), self._queue(record.target)
-        for message in _known(source, (record.sequence,)):
-            copy = Message(
-                record.new_sequence,
-                message.number,
-                target.number,
-                message.envelope,
-                message.body,
-                record.priority,
-                message.created_at_ms,
-                record.at_ms,
-                position=message.position,
-                expires_at_ms=record.expires_at_ms or None,
-                deaths=message.deaths,
-            )
-            apply_moved(
-                source, message, target, copy, _fate(record.reason, record.failed_by, record.error, record.at_ms)
-            )
+        source = self._queue(record.source, record.name)
+        fate = _fate(record.reason, record.failed_by, record.error, record.at_ms)
+        message = source.find(record.sequence)
+        if not record.target:
+            if message is None:
+                _count_death(source, fate)
+            else:
+                self._free(message)
+                apply_left(source, message, fate)
+            return
+        target = self._queue(record.target)
+        if message is None:
+            if fate.reason is Reason.REDRIVEN:
+                target.counters.redriven += 1
+            else:
+                _count_death(source, fate)
+            return
+        copy = Message(
+            record.new_sequence,
+            message.number,
+            target.number,
+            message.envelope,
+            message.body,
+            record.priority,
+            message.created_at_ms,
+            record.at_ms,
+            position=message.position,
+            expires_at_ms=record.expires_at_ms or None,
+            deaths=message.deaths,
+        )
+        apply_moved(source, message, target, copy, fate)
 
     def _purged(self, data: memoryview) -> None:
-        number, _, _, ready_only = records.read_purged(data)
+        number, _, _, count, ready_only = records.read_purged(data)
         queue = self._queue(number)
+        before = queue.counters.purged
         for table in queue.take_all(ready_only=ready_only):
             for message in table.values():
                 queue.body_bytes -= message.body_bytes
                 self._free(message)
+        queue.counters.purged = before + count
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -402,7 +444,15 @@ def read_binding(record: BindingRecord) -> Binding:
     return make(record.source, record.destination, record.key, record.arguments)
 
 
-def _known(queue: Queue, sequences: tuple[int, ...]) -> list[Message]:
+def _count_death(queue: Queue, fate: Fate) -> None:
+    """What setting aside an unknown message counts for its queue."""
+    if fate.reason is not Reason.REDRIVEN:
+        queue.counters.count_death(fate.reason)
+    if fate.failed_by is not None:
+        queue.counters.count_failure(fate.failed_by)
+
+
+def _known(queue: Queue, sequences: Sequence[int]) -> list[Message]:
     return [message for sequence in sequences if (message := queue.find(sequence)) is not None]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,7 +31,7 @@ _FANNED_OUT = struct.Struct("<QIIH")
 _TARGET = struct.Struct("<IQBB")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_DELIVERED = struct.Struct("<IQQIBI")
+_DELIVERED = struct.Struct("<IQQIIQBI")
 _SEQUENCES = struct.Struct("<IQI")
 _EXTENDED = struct.Struct("<IQQI")
 _GIVEN_BACK = struct.Struct("<IQQQBH")
@@ -39,8 +39,7 @@ _RESCHEDULED = struct.Struct("<IQQQ")
 _REMOVED = struct.Struct("<IQBI")
 _PARKED = struct.Struct("<IQQBBH")
 _MOVED = struct.Struct("<IQIQBQQBBH")
-_PURGED = struct.Struct("<IQQB")
-_QUEUE_DELETED = struct.Struct("<IQ")
+_PURGED = struct.Struct("<IQQQB")
 
 HAS_READY_AT = 1
 HAS_EXPIRES_AT = 2
@@ -251,20 +250,41 @@ def _read_sequences(data: memoryview, offset: int, count: int) -> tuple[int, ...
     return struct.unpack_from(f"<{count}Q", data, offset)
 
 
-def delivered(
-    queue: int, at_ms: int, deadline_ms: int | None, run: int, consumer: bytes, sequences: Sequence[int]
-) -> bytes:
-    consumer = consumer[:255]
-    head = _DELIVERED.pack(queue, at_ms, deadline_ms or 0, run, len(consumer), len(sequences)) + consumer
-    return _with_sequences(Kind.DELIVERED, head, sequences)
+class Delivered(NamedTuple):
+    queue: int
+    at_ms: int
+    deadline_ms: int | None
+    run: int
+    """Of the broker, see `Receipt`."""
+    first_count: int
+    """How many of the messages were handed out for the first time ..."""
+    wait_ms: int
+    """... and how long they had been ready, taken together."""
+    consumer: str
+    sequences: Sequence[int]
 
 
-def read_delivered(data: memoryview) -> tuple[int, int, int | None, int, str, tuple[int, ...]]:
-    """(queue, at_ms, deadline_ms, run, consumer, sequences)"""
-    queue, at_ms, deadline_ms, run, consumer_bytes, count = _unpack(_DELIVERED, data)
+def delivered(fields: Delivered) -> bytes:
+    consumer = fields.consumer.encode("utf-8", "replace")[:255]
+    head = _DELIVERED.pack(
+        fields.queue,
+        fields.at_ms,
+        fields.deadline_ms or 0,
+        fields.run,
+        fields.first_count,
+        fields.wait_ms,
+        len(consumer),
+        len(fields.sequences),
+    )
+    return _with_sequences(Kind.DELIVERED, head + consumer, fields.sequences)
+
+
+def read_delivered(data: memoryview) -> Delivered:
+    queue, at_ms, deadline_ms, run, first_count, wait_ms, consumer_bytes, count = _unpack(_DELIVERED, data)
     offset = _DELIVERED.size + consumer_bytes
     consumer = str(data[_DELIVERED.size : offset], "utf-8", "replace")
-    return queue, at_ms, deadline_ms or None, run, consumer, _read_sequences(data, offset, count)
+    sequences = _read_sequences(data, offset, count)
+    return Delivered(queue, at_ms, deadline_ms or None, run, first_count, wait_ms, consumer, sequences)
 
 
 def extended(queue: int, at_ms: int, deadline_ms: int | None, sequences: Sequence[int]) -> bytes:
@@ -319,20 +339,33 @@ def read_rescheduled(data: memoryview) -> tuple[int, int, int, int]:
     return queue, sequence, at_ms, due_at_ms
 
 
-def parked(queue: int, sequence: int, at_ms: int, reason: int, failed_by: int, error: str) -> bytes:
-    text = error.encode("utf-8", "replace")[:65_535]
-    return record(Kind.PARKED, _PARKED.pack(queue, sequence, at_ms, reason, failed_by, len(text)) + text)
+class Parked(NamedTuple):
+    queue: int
+    sequence: int
+    at_ms: int
+    reason: int
+    failed_by: int
+    """0 where no failed delivery was the cause."""
+    name: str
+    """The queue's, which is not known when its declaration stands further on in the log."""
+    error: str
 
 
-def read_parked(data: memoryview) -> tuple[int, int, int, int, int, str]:
-    queue, sequence, at_ms, reason, failed_by, _ = _unpack(_PARKED, data)
-    return queue, sequence, at_ms, reason, failed_by, _text(data, _PARKED.size)
+def parked(fields: Parked) -> bytes:
+    head, texts = _with_texts(fields)
+    return record(Kind.PARKED, _PARKED.pack(*head, len(texts[0])) + b"".join(texts))
+
+
+def read_parked(data: memoryview) -> Parked:
+    queue, sequence, at_ms, reason, failed_by, name_bytes = _unpack(_PARKED, data)
+    return Parked(queue, sequence, at_ms, reason, failed_by, *_texts(data, _PARKED.size, name_bytes))
 
 
 class Moved(NamedTuple):
     source: int
     sequence: int
     target: int
+    """0 for a queue that is not in the log, because it is not durable."""
     new_sequence: int
     priority: int
     expires_at_ms: int
@@ -341,36 +374,31 @@ class Moved(NamedTuple):
     reason: int
     failed_by: int
     """0 where no failed delivery was the cause."""
+    name: str
+    """The source's, which is not known when its declaration stands further on in the log."""
     error: str
 
 
 def moved(fields: Moved) -> bytes:
-    text = fields.error.encode("utf-8", "replace")[:65_535]
-    return record(Kind.MOVED, _MOVED.pack(*fields[:-1], len(text)) + text)
+    head, texts = _with_texts(fields)
+    return record(Kind.MOVED, _MOVED.pack(*head, len(texts[0])) + b"".join(texts))
 
 
 def read_moved(data: memoryview) -> Moved:
-    source, sequence, target, new_sequence, priority, expires_at_ms, at_ms, reason, failed_by, _ = _unpack(_MOVED, data)
-    error = _text(data, _MOVED.size)
-    return Moved(source, sequence, target, new_sequence, priority, expires_at_ms, at_ms, reason, failed_by, error)
+    *numbers, name_bytes = _unpack(_MOVED, data)
+    source, sequence, target, new_sequence, priority, expires_at_ms, at_ms, reason, failed_by = numbers
+    name, error = _texts(data, _MOVED.size, name_bytes)
+    return Moved(source, sequence, target, new_sequence, priority, expires_at_ms, at_ms, reason, failed_by, name, error)
 
 
-def purged(queue: int, at_ms: int, cut: int, *, ready_only: bool) -> bytes:
-    return record(Kind.PURGED, _PURGED.pack(queue, at_ms, cut, ready_only))
+def purged(queue: int, at_ms: int, cut: int, count: int, *, ready_only: bool) -> bytes:
+    return record(Kind.PURGED, _PURGED.pack(queue, at_ms, cut, count, ready_only))
 
 
-def read_purged(data: memoryview) -> tuple[int, int, int, bool]:
-    queue, at_ms, cut, ready_only = _unpack(_PURGED, data)
-    return queue, at_ms, cut, bool(ready_only)
-
-
-def queue_deleted(queue: int, at_ms: int) -> bytes:
-    return record(Kind.QUEUE_DELETED, _QUEUE_DELETED.pack(queue, at_ms))
-
-
-def read_queue_deleted(data: memoryview) -> tuple[int, int]:
-    queue, at_ms = _unpack(_QUEUE_DELETED, data)
-    return queue, at_ms
+def read_purged(data: memoryview) -> tuple[int, int, int, int, bool]:
+    """(queue, at_ms, cut, count, ready_only)"""
+    queue, at_ms, cut, count, ready_only = _unpack(_PURGED, data)
+    return queue, at_ms, cut, count, bool(ready_only)
 
 
 # -- rare records: msgpack arrays -------------------------------------------------------------------------------------
@@ -396,6 +424,18 @@ def _unpack(form: struct.Struct, data: memoryview) -> tuple[int, ...]:
 
 def _text(data: memoryview, offset: int) -> str:
     return str(data[offset:], "utf-8", "replace")
+
+
+def _with_texts(fields: tuple[Any, ...]) -> tuple[tuple[int, ...], list[bytes]]:
+    """The numbers of a record, and the two texts that end it: a name, whose length is noted, and an error."""
+    *numbers, name, error = fields
+    return tuple(numbers), [name.encode("utf-8", "surrogatepass"), error.encode("utf-8", "replace")[:65_535]]
+
+
+def _texts(data: memoryview, offset: int, name_bytes: int) -> tuple[str, str]:
+    _check_fits(data, offset + name_bytes)
+    name = str(data[offset : offset + name_bytes], "utf-8", "replace")
+    return name, _text(data, offset + name_bytes)
 
 
 def _check_fits(data: memoryview, end: int) -> None:

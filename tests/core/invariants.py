@@ -1,0 +1,163 @@
+"""What is true of a broker's memory between any two commands, whoever gave them.
+
+`check(state)` raises an AssertionError that says which queue and message are wrong. It looks into private parts on
+purpose: it is the only place in the tests that does, so that a change of structure is a change here.
+"""
+
+from __future__ import annotations
+
+from smista.core.calendar import COARSE_SHIFT, TICK_MS, TICK_SHIFT, Calendar
+from smista.core.groups import Groups
+from smista.core.message import Message, State
+from smista.core.queue import Queue
+from smista.core.ready import ReadyLine
+from smista.core.state import BrokerState
+
+
+def check(state: BrokerState) -> None:
+    numbers: set[int] = set()
+    for queue in state.queues.values():
+        _check_tables(state, queue)
+        _check_bytes(state, queue)
+        _check_deliveries(queue)
+        _check_groups(queue)
+        _check_line(queue)
+        _check_deadlines(queue)
+        for message in queue.messages():
+            assert message.sequence not in numbers, f"{_name(queue, message)} is in two queues"
+            numbers.add(message.sequence)
+    _check_names(state)
+
+
+def _check_names(state: BrokerState) -> None:
+    named = {id(queue) for space in state.namespaces.values() for queue in space.queues.values()}
+    assert named == {id(queue) for queue in state.queues.values()}, "names and numbers lead to different queues"
+    for number, queue in state.queues.items():
+        assert queue.number == number < state.next_queue
+        assert not queue.is_deleted
+
+
+def _check_tables(state: BrokerState, queue: Queue) -> None:
+    seen: set[int] = set()
+    for table, expected in zip(
+        (queue.ready, queue.scheduled, queue.in_flight, queue.dead),
+        (State.READY, State.SCHEDULED, State.IN_FLIGHT, State.DEAD),
+        strict=True,
+    ):
+        for sequence, message in table.items():
+            name = _name(queue, message)
+            assert sequence == message.sequence < state.next_sequence, f"{name} is filed under {sequence}"
+            assert message.state is expected, f"{name} is {message.state!r} among {expected!r}"
+            assert message.queue == queue.number, f"{name} believes to be in queue {message.queue}"
+            assert sequence not in seen, f"{name} is in two tables"
+            assert message.number <= sequence
+            seen.add(sequence)
+    assert queue.depth == len(seen) - len(queue.dead)
+    assert queue.message_count == len(seen), (
+        f"{queue.name}: {queue.message_count} are counted, but {len(seen)} messages are there"
+    )
+
+
+def _check_bytes(state: BrokerState, queue: Queue) -> None:
+    held = sum(message.body_bytes for message in queue.messages())
+    held += sum(m.body_bytes for buried_of, table in state.graves if buried_of is queue for m in table.values())
+    assert queue.body_bytes == held, f"{queue.name}: counts {queue.body_bytes} bytes and holds {held}"
+
+
+def _check_deliveries(queue: Queue) -> None:
+    for message in queue.in_flight.values():
+        assert message.deliveries is not None, f"{_name(queue, message)} is in flight and was never delivered"
+        assert message.deliveries.is_open
+    for message in queue.messages():
+        deliveries = message.deliveries
+        if deliveries is not None:
+            assert deliveries.count >= deliveries.failure_count >= len(deliveries.failures[-1:]), _name(queue, message)
+            assert deliveries.count >= 1
+    for message in queue.dead.values():
+        assert message.deaths, f"{_name(queue, message)} is dead and nobody knows why"
+
+
+def _check_groups(queue: Queue) -> None:
+    if queue.groups is None:
+        assert not queue.is_attached or not queue.settings.ordered
+        return
+    unfinished: dict[str, list[int]] = {}
+    for table in (queue.ready, queue.scheduled, queue.in_flight):
+        for message in table.values():
+            if message.envelope.group is not None:
+                unfinished.setdefault(message.envelope.group, []).append(message.sequence)
+    rows = {
+        group: [message.sequence for message in row if message.state < State.DEAD]
+        for group, row in _rows(queue.groups).items()
+    }
+    expected = {group: sorted(sequences) for group, sequences in unfinished.items()}
+    assert rows == expected, f"{queue.name}: the groups are {rows} and should be {expected}"
+    for group, row in _rows(queue.groups).items():
+        assert row[0].state < State.DEAD, f"{queue.name}: group {group!r} waits for a message that is finished"
+
+
+def _rows(groups: Groups) -> dict[str, list[Message]]:
+    return {group: list(row) for group, row in groups._rows.items()}
+
+
+def _check_line(queue: Queue) -> None:
+    """The line holds exactly the ready messages that may go out, each once, in order, and counts them rightly."""
+    if not queue.is_attached:
+        return
+    firsts = {row[0].sequence for row in _rows(queue.groups).values()} if queue.groups is not None else set()
+    expected = sorted(
+        (-message.priority, message.sequence)
+        for message in queue.ready.values()
+        if queue.groups is None or message.envelope.group is None or message.sequence in firsts
+    )
+    if queue.line is None:
+        assert not expected, f"{queue.name}: {len(expected)} messages are ready and there is no line"
+        return
+    held = [(-message.priority, message.sequence) for message in queue.line.in_order()]
+    assert held == expected, f"{queue.name}: the line holds {held} and should hold {expected}"
+    _check_slots(queue, queue.line)
+
+
+def _check_slots(queue: Queue, line: ReadyLine) -> None:
+    assert sorted(line._buckets) == sorted(-negated for negated in line._priorities)
+    for priority, bucket in line._buckets.items():
+        live = sum(1 for _ in bucket.in_order())
+        slots = len(bucket.returned) + sum(map(len, bucket.segments))
+        assert (bucket.count, bucket.slots) == (live, slots), (
+            f"{queue.name}: priority {priority} counts {bucket.count} messages in {bucket.slots} slots "
+            f"and has {live} in {slots}"
+        )
+
+
+def _check_deadlines(queue: Queue) -> None:
+    if not queue.is_attached:
+        return
+    for message in queue.messages():
+        name = _name(queue, message)
+        match message.state:
+            case State.SCHEDULED:
+                assert message.deadline_ms == message.ready_at_ms, f"{name} is due at one time and woken at another"
+            case State.READY:
+                assert message.deadline_ms == message.expires_at_ms, f"{name} will not expire when it should"
+            case State.DEAD:
+                assert message.deadline_ms is None, f"{name} is dead and still has a deadline"
+        if message.deadline_ms is not None:
+            assert _is_held(queue.calendar, message), f"{name} has a deadline that the calendar does not know"
+    if queue.message_count and queue.settings.retention_ms is not None:
+        assert queue.deadline_ms is not None, f"{queue.name}: nobody will look after its retention"
+    if queue.deadline_ms is not None:
+        assert _is_held(queue.calendar, queue), f"{queue.name}: the calendar does not know when to look after it"
+
+
+def _is_held(calendar: Calendar, entry: Message | Queue) -> bool:
+    assert entry.deadline_ms is not None
+    near = calendar._ticks.get((entry.deadline_ms + TICK_MS - 1) >> TICK_SHIFT, {})
+    far = calendar._coarse.get(entry.deadline_ms >> COARSE_SHIFT, {})
+    if near.get(entry.sequence) is entry or far.get(entry.sequence) is entry:
+        return True
+    # Between two slices the rest of a bucket lies in an iterator, which cannot be looked into without using it up.
+    return calendar._due is not None or calendar._spreading is not None
+
+
+def _name(queue: Queue, message: Message) -> str:
+    return f"{queue.name}: message {message.sequence} (number {message.number})"

@@ -1,0 +1,121 @@
+"""Looking without touching: by state, by filter, page by page."""
+
+from __future__ import annotations
+
+import pytest
+
+from smista.core.browsing import Filter, get, matching
+from smista.core.errors import InvalidArgument, MessageNotFound
+from smista.core.message import Reason, State
+from smista.core.settings import DeadLetterMode, QueueSettings
+from tests.core.bench import START_MS, Bench, bodies
+
+
+@pytest.fixture
+def mixed() -> Bench:
+    bench = Bench(QueueSettings(dead_letter=DeadLetterMode.PARK))
+    bench.publish(b"dead")
+    bench.reject(bench.receive_one(), error="disk is full")
+    bench.publish(b"tried")
+    bench.nack(bench.receive_one(), delay_ms=0, error="network is down")
+    bench.publish(b"held", priority=9)
+    bench.receive_one()
+    bench.pass_time(ms=1000)
+    bench.publish(b"later", delay_ms=5000, group="g")
+    bench.publish(b"ready", priority=3)
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Filter(), [b"dead", b"tried", b"held", b"later", b"ready"]),
+        (Filter(state=State.READY), [b"tried", b"ready"]),
+        (Filter(state=State.SCHEDULED), [b"later"]),
+        (Filter(state=State.IN_FLIGHT), [b"held"]),
+        (Filter(state=State.DEAD), [b"dead"]),
+        (Filter(state=State.GONE), []),
+        (Filter(priority=3), [b"ready"]),
+        (Filter(group="g"), [b"later"]),
+        (Filter(reason=Reason.REJECTED), [b"dead"]),
+        (Filter(reason=Reason.EXPIRED), []),
+        (Filter(source="orders"), [b"dead"]),
+        (Filter(source="elsewhere"), []),
+        (Filter(error_contains="down"), [b"tried"]),
+        (Filter(error_contains="is"), [b"dead", b"tried"]),
+        (Filter(created_from_ms=START_MS + 1000), [b"later", b"ready"]),
+        (Filter(created_before_ms=START_MS + 1000), [b"dead", b"tried", b"held"]),
+        (Filter(deliveries_min=1), [b"dead", b"tried", b"held"]),
+        (Filter(matches=lambda message: message.body_bytes == 5), [b"tried", b"later", b"ready"]),
+        (Filter(state=State.READY, priority=0), [b"tried"]),
+    ],
+)
+def test_filters(mixed: Bench, wanted: Filter, expected: list[bytes]) -> None:
+    before = mixed.all_stats()
+    assert bodies(mixed.browse(wanted).messages) == expected
+    assert bodies(matching(mixed.queue, wanted)) == expected
+    assert mixed.all_stats() == before
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
+def test_pages_follow_each_other_without_gap_or_repetition(orders: Bench, limit: int) -> None:
+    ids = orders.publish_many(7)
+    found: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        page = orders.browse(after=after, limit=limit)
+        assert len(page.messages) <= limit
+        found += [message.number for message in page.messages]
+        after = page.after
+    assert found == ids
+
+
+def test_a_page_in_which_nothing_matches_still_leads_on(orders: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smista.core.browsing.LOOKED_AT_MAX", 3)
+    for number in range(10):
+        orders.publish(b"%d" % number, priority=number)
+    page = orders.browse(Filter(priority=9))
+    found = page.messages
+    while page.after is not None:
+        page = orders.browse(Filter(priority=9), after=page.after)
+        found += page.messages
+    assert bodies(found) == [b"9"]
+
+
+def test_what_happens_between_two_pages_is_no_trouble(orders: Bench) -> None:
+    orders.publish_many(6)
+    page = orders.browse(limit=2)
+    assert page.after is not None
+    for delivery in orders.receive(4):
+        orders.acknowledge(delivery)
+    assert bodies(orders.browse(after=page.after, limit=10).messages) == [b"4", b"5"]
+
+
+def test_walking_through_all_that_matches_ends_even_if_each_comes_back_behind() -> None:
+    bench = Bench(QueueSettings(dead_letter=DeadLetterMode.PARK))
+    for number in range(5):
+        bench.publish(b"%d" % number)
+        bench.reject(bench.receive_one())
+    moved = bench.redrive(matching(bench.queue), out_of=bench.queue)
+    assert bodies(moved) == [b"0", b"1", b"2", b"3", b"4"]
+    assert bench.counts() == (5, 0, 0, 0)
+
+
+def test_an_empty_queue_has_one_empty_page(orders: Bench) -> None:
+    page = orders.browse()
+    assert (page.messages, page.after) == ([], None)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10_001])
+def test_a_page_has_a_sensible_size(orders: Bench, limit: int) -> None:
+    with pytest.raises(InvalidArgument, match=str(limit)):
+        orders.browse(limit=limit)
+
+
+def test_one_message_by_its_place(orders: Bench) -> None:
+    sequence = orders.publish(b"here").number
+    assert get(orders.queue, sequence).body == b"here"
+    orders.receive_one()
+    assert get(orders.queue, sequence).state is State.IN_FLIGHT
+    with pytest.raises(MessageNotFound, match="'orders'"):
+        get(orders.queue, sequence + 1)

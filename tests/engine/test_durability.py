@@ -1,0 +1,268 @@
+"""Confirmed means synced; many share one sync; a log that fails ends everything; a full disk ends only publishing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from smista.core.message import Publication
+from smista.engine import Broker, BrokerSettings
+from smista.engine.errors import BrokerClosed, BrokerStopped, LowDisk, LowMemory, OutcomeUnknown
+from smista.log import SqliteLog
+from smista.log.errors import LogLocked
+from tests.engine.bench import SETTINGS, Bench, Consumer, KeptLog, MemoryPlace, turns, until
+
+Kept = tuple[Bench, MemoryPlace]
+
+
+async def test_a_publish_is_not_confirmed_before_its_block_is_synced(kept: Kept) -> None:
+    bench, place = kept
+    await bench.declare()
+    place.log.gate.clear()
+    publishing = asyncio.create_task(bench.publish(b"x"))
+    await asyncio.sleep(0.03)
+    assert not publishing.done()
+    place.log.gate.set()
+    assert len(await publishing) == 1
+
+
+async def test_an_acknowledgement_is_not_confirmed_before_its_block_is_synced(kept: Kept) -> None:
+    bench, place = kept
+    await bench.declare()
+    await bench.publish(b"x")
+    delivery = await bench.receive_one()
+    await bench.broker.durable()
+    place.log.gate.clear()
+    acknowledging = asyncio.create_task(bench.broker.acknowledge([delivery.receipt]))
+    await asyncio.sleep(0.03)
+    assert not acknowledging.done()
+    place.log.gate.set()
+    assert await acknowledging == [None]
+
+
+async def test_a_delivery_does_not_wait_for_the_disk(kept: Kept) -> None:
+    bench, place = kept
+    await bench.declare()
+    await bench.publish(b"x")
+    place.log.gate.clear()
+    assert (await asyncio.wait_for(bench.receive_one(), 1)).body == b"x"
+    place.log.gate.set()
+
+
+async def test_publishers_that_wait_together_share_one_block(kept: Kept) -> None:
+    bench, place = kept
+    await bench.declare()
+    place.log.gate.clear()
+    first = asyncio.create_task(bench.publish(b"first"))
+    await turns()
+    others = [asyncio.create_task(bench.publish(b"%d" % number)) for number in range(500)]
+    await turns()
+    appended = place.log.append_count
+    place.log.gate.set()
+    await asyncio.gather(first, *others)
+    assert place.log.append_count == appended + 2
+
+
+async def test_a_large_block_is_sealed_before_the_earlier_one_is_written() -> None:
+    place = MemoryPlace()
+    bench = Bench(place, BrokerSettings(disk_free_bytes_min=0, block_bytes_max=1000))
+    async with await bench.open():
+        await bench.declare()
+        appended = place.log.append_count
+        place.log.gate.clear()
+        tasks = [asyncio.create_task(bench.publish(b"x" * 600)) for _ in range(6)]
+        await turns()
+        place.log.gate.set()
+        await asyncio.gather(*tasks)
+        assert place.log.append_count > appended + 2
+
+
+async def test_when_durable_calls_back_once_it_is(kept: Kept) -> None:
+    bench, place = kept
+    await bench.declare()
+    outcomes: list[BaseException | None] = []
+    place.log.gate.clear()
+    bench.broker.publish_now("orders", [Publication(b"x")])
+    bench.broker.when_durable(outcomes.append)
+    await asyncio.sleep(0.02)
+    assert outcomes == []
+    place.log.gate.set()
+    await until(lambda: outcomes == [None])
+
+
+async def test_when_nothing_is_left_to_write_durable_returns_at_once(kept: Kept) -> None:
+    bench, place = kept
+    await bench.declare()
+    place.log.gate.clear()
+    await asyncio.wait_for(bench.broker.durable(), 1)
+    place.log.gate.set()
+
+
+# -- the log fails ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_failed_sync_leaves_the_waiting_with_an_unknown_outcome_and_stops_the_broker(kept: Kept) -> None:
+    bench, place = kept
+    await bench.declare()
+    await bench.publish(b"held")
+    held = await bench.receive_one()
+    await bench.broker.durable()
+    place.log.is_failing = True
+    with pytest.raises(OutcomeUnknown, match="told to fail"):
+        await bench.publish(b"x")
+    assert bench.broker.failure is not None
+    with pytest.raises(BrokerStopped):
+        await bench.publish(b"y")
+    with pytest.raises(BrokerStopped):
+        await bench.broker.acknowledge([held.receipt])
+    with pytest.raises(BrokerStopped):
+        await bench.broker.receive("orders")
+
+
+async def test_a_failed_log_ends_polls_and_subscriptions(kept: Kept) -> None:
+    bench, place = kept
+    await bench.declare()
+    await bench.declare("others")
+    consumer = Consumer()
+    bench.broker.subscribe("others", consumer.deliver, ended=consumer.ended)
+    poll = asyncio.create_task(bench.broker.receive("orders", wait_ms=5000))
+    await turns()
+    place.log.is_failing = True
+    with pytest.raises(OutcomeUnknown):
+        await bench.declare("third")
+    with pytest.raises(BrokerStopped):
+        await asyncio.wait_for(poll, 1)
+    [ending] = consumer.endings
+    assert isinstance(ending, BrokerStopped)
+
+
+async def test_when_durable_is_told_of_a_failure(kept: Kept) -> None:
+    bench, place = kept
+    await bench.declare()
+    outcomes: list[BaseException | None] = []
+    place.log.is_failing = True
+    bench.broker.publish_now("orders", [Publication(b"x")])
+    bench.broker.when_durable(outcomes.append)
+    await until(lambda: len(outcomes) == 1)
+    assert isinstance(outcomes[0], OutcomeUnknown)
+
+
+async def test_a_new_broker_on_the_log_of_one_that_failed_has_what_was_confirmed(kept: Kept) -> None:
+    bench, place = kept
+    await bench.declare()
+    await bench.publish(b"confirmed")
+    place.log.is_failing = True
+    with pytest.raises(OutcomeUnknown):
+        await bench.publish(b"unknown")
+    place.log.is_failing = False
+    await bench.restart()
+    assert await bench.bodies() == [b"confirmed"]
+
+
+async def test_a_closed_broker_refuses(kept: Kept) -> None:
+    bench, _ = kept
+    await bench.declare()
+    await bench.broker.close()
+    with pytest.raises(BrokerClosed):
+        await bench.publish(b"x")
+    with pytest.raises(BrokerClosed):
+        await bench.broker.receive("orders")
+    await bench.broker.close()
+
+
+async def test_closing_makes_durable_what_was_done_before(orders: Bench) -> None:
+    orders.broker.publish_now("orders", [Publication(b"x")])
+    await orders.restart()
+    assert await orders.bodies() == [b"x"]
+
+
+async def test_two_brokers_never_open_one_directory(tmp_path: Path) -> None:
+    async with await Broker.open(SqliteLog.open(tmp_path / "data", reserve_bytes=0), SETTINGS):
+        with pytest.raises(LogLocked):
+            SqliteLog.open(tmp_path / "data", reserve_bytes=0)
+
+
+# -- pressure ---------------------------------------------------------------------------------------------------------
+
+
+async def test_publishers_wait_while_the_log_is_behind() -> None:
+    place = MemoryPlace()
+    bench = Bench(place, BrokerSettings(disk_free_bytes_min=0, waiting_bytes_max=1000))
+    async with await bench.open() as broker:
+        await bench.declare()
+        place.log.gate.clear()
+        first = asyncio.create_task(bench.publish(b"x" * 2000))
+        await turns()
+        assert broker.is_behind
+        room = asyncio.create_task(broker.room())
+        second = asyncio.create_task(bench.publish(b"y"))
+        await asyncio.sleep(0.02)
+        assert not room.done()
+        assert bench.counts()[0] == 1, "the second has not entered"
+        place.log.gate.set()
+        await asyncio.gather(first, room, second)
+        assert not broker.is_behind
+
+
+async def test_a_low_disk_refuses_publishes_while_consuming_goes_on() -> None:
+    place = MemoryPlace()
+    bench = Bench(place, BrokerSettings(disk_free_bytes_min=1000, watch_interval_s=0.005))
+    async with await bench.open() as broker:
+        await bench.declare()
+        await bench.publish(b"x")
+        place.log.free = 999
+        await until(lambda: broker.refusal is not None)
+        with pytest.raises(LowDisk):
+            await bench.publish(b"y")
+        await bench.acknowledge(await bench.receive_one())
+        place.log.free = 1000
+        await until(lambda: broker.refusal is None)
+        await bench.publish(b"z")
+        assert await bench.bodies() == [b"z"]
+
+
+async def test_a_full_disk_refuses_publishes_and_the_broker_goes_on_when_there_is_room() -> None:
+    place = MemoryPlace()
+    bench = Bench(place, SETTINGS)
+    async with await bench.open() as broker:
+        await bench.declare()
+        await bench.publish(b"x")
+        delivery = await bench.receive_one()
+        place.log.is_full = True
+        acknowledging = asyncio.create_task(broker.acknowledge([delivery.receipt]))
+        await until(lambda: broker.refusal is not None)
+        with pytest.raises(LowDisk):
+            await bench.publish(b"y")
+        assert not acknowledging.done()
+        place.log.is_full = False
+        assert await asyncio.wait_for(acknowledging, 2) == [None]
+        await until(lambda: broker.refusal is None)
+        assert broker.failure is None
+
+
+async def test_low_memory_refuses_publishes_while_consuming_goes_on() -> None:
+    place = MemoryPlace()
+    bench = Bench(place)
+    async with await bench.open():
+        await bench.declare()
+        await bench.publish(b"x")
+    bench.settings = BrokerSettings(disk_free_bytes_min=0, memory_bytes_max=1, watch_interval_s=0.005)
+    async with await bench.open() as broker:
+        await until(lambda: broker.refusal is not None)
+        with pytest.raises(LowMemory):
+            await bench.publish(b"y")
+        await bench.acknowledge(await bench.receive_one())
+
+
+async def test_closing_with_a_full_disk_ends_and_says_that_the_outcome_is_unknown() -> None:
+    log = KeptLog()
+    broker = await Broker.open(log, SETTINGS)
+    await broker.declare_queue("orders")
+    log.is_full = True
+    publishing = asyncio.create_task(broker.publish("orders", [Publication(b"x")]))
+    await turns()
+    await asyncio.wait_for(broker.close(), 5)
+    with pytest.raises(OutcomeUnknown):
+        await asyncio.wait_for(publishing, 1)

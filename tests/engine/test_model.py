@@ -1,0 +1,281 @@
+"""Replaying the log gives an equal broker, whatever happened, however the log was cut into blocks and reclaimed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from smista.core import browsing, dead_letters, declaring, publishing, receiving, settling
+from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
+from smista.core.message import FOREVER_MS, Envelope, Message, Publication, Receipt, State
+from smista.core.queue import Queue
+from smista.core.settings import Backoff, DeadLetterMode, Overflow, QueueSettings
+from smista.errors import BrokerError
+from tests.engine.world import World
+
+IS_LONG = bool(os.environ.get("SMISTA_LONG"))
+
+SETTINGS = {
+    "plain": [
+        QueueSettings(lease_ms=1000, max_retries=1, retry_backoff=Backoff.NONE),
+        QueueSettings(lease_ms=500, max_retries=2, retry_base_ms=100, message_ttl_ms=2000, delay_ms=50),
+        QueueSettings(lease_ms=1000, max_retries=0, dead_letter_exchange="fan"),
+        QueueSettings(lease_ms=1000, max_retries=0, dead_letter_queue="spare"),
+    ],
+    "ordered": [
+        QueueSettings(ordered=True, lease_ms=800, max_retries=1, retry_base_ms=50, retry_jitter=0.5),
+        QueueSettings(ordered=True, lease_ms=800, max_retries=0, dead_letter=DeadLetterMode.PARK),
+        QueueSettings(ordered=False, lease_ms=800, max_retries=0, dead_letter=DeadLetterMode.PARK, retention_ms=5000),
+    ],
+    "limited": [
+        QueueSettings(max_depth=3, overflow=Overflow.DROP_OLDEST, dedup_window_ms=1000, dedup_by_body=True),
+        QueueSettings(max_depth=2, overflow=Overflow.DEAD_LETTER_OLDEST, dedup_window_ms=1000, max_priority=9),
+        QueueSettings(max_bytes=40, dedup_window_ms=3000, dead_letter=DeadLetterMode.DROP, max_retries=0),
+    ],
+    "spare": [
+        QueueSettings(durable=False, max_retries=0),
+        QueueSettings(dead_letter=DeadLetterMode.PARK, expires_ms=3000),
+    ],
+}
+NAMES = st.sampled_from(sorted(SETTINGS))
+EXCHANGES = {
+    "fan": ExchangeSettings(ExchangeKind.FANOUT),
+    "passing": ExchangeSettings(ExchangeKind.FANOUT, auto_delete=True),
+    "fleeting": ExchangeSettings(ExchangeKind.FANOUT, durable=False),
+}
+BINDINGS = st.one_of(
+    st.builds(
+        Binding.to_queue,
+        st.sampled_from(["fan", "passing", "fleeting", "amq.fanout"]),
+        NAMES,
+        st.sampled_from(["", "k"]),
+    ),
+    st.sampled_from([Binding.to_exchange("fan", "passing"), Binding.to_exchange("amq.fanout", "fan")]),
+)
+DELAYS_MS = st.one_of(st.none(), st.integers(0, 3000))
+PUBLICATIONS = st.builds(
+    Publication,
+    st.binary(max_size=20),
+    st.builds(
+        Envelope,
+        properties=st.sampled_from([b"", b"properties"]),
+        routing_key=st.sampled_from(["", "k"]),
+        group=st.sampled_from([None, "a", "b"]),
+        deduplication_id=st.sampled_from([None, None, "1", "2"]),
+        ttl_ms=st.one_of(st.none(), st.integers(0, 3000)),
+        max_retries=st.sampled_from([None, None, 0, 2]),
+    ),
+    priority=st.sampled_from([None, 0, 5, 200]),
+    delay_ms=DELAYS_MS,
+)
+INDEX = st.integers(0, 1 << 16)
+
+
+class ReplayMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.receipts: list[Receipt] = []
+        self.step = 0
+        self.steps_per_block = 1
+
+    @initialize(steps_per_block=st.integers(1, 4))
+    def declare_everything(self, steps_per_block: int) -> None:
+        self.steps_per_block = steps_per_block
+        for name in ("plain", "ordered", "limited"):
+            declaring.declare_queue(self.world.state, name, SETTINGS[name][0], now_ms=self.world.now_ms)
+        self.declare_exchange("fan")
+
+    def teardown(self) -> None:
+        self.world.check()
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    @rule(name=NAMES, publications=st.lists(PUBLICATIONS, min_size=1, max_size=4))
+    def publish(self, name: str, publications: list[Publication]) -> None:
+        if (queue := self.find(name)) is not None:
+            publishing.publish(self.world.state, queue, publications, now_ms=self.world.now_ms)
+
+    @rule(exchange=st.sampled_from([*EXCHANGES, "amq.fanout"]), publication=PUBLICATIONS)
+    def publish_to_exchange(self, exchange: str, publication: Publication) -> None:
+        state = self.world.state
+        with contextlib.suppress(BrokerError):
+            publishing.publish_to_exchange(state, state.namespace("/"), exchange, publication, now_ms=self.world.now_ms)
+
+    @rule(
+        name=st.one_of(NAMES, st.just("plain_dlq")),
+        limit=st.integers(1, 4),
+        lease_ms=st.sampled_from([None, None, 0, 100, FOREVER_MS]),
+        several=st.booleans(),
+    )
+    def receive(self, name: str, limit: int, lease_ms: int | None, several: bool) -> None:
+        if (queue := self.find(name)) is not None:
+            taken = receiving.receive(
+                self.world.state,
+                queue,
+                limit,
+                lease_ms=lease_ms,
+                consumer="c",
+                several_per_group=several,
+                now_ms=self.world.now_ms,
+            )
+            self.receipts += [settling.receipt_for(queue, message.sequence) for message in taken]
+
+    @rule(indexes=st.lists(INDEX, min_size=1, max_size=4))
+    def acknowledge(self, indexes: list[int]) -> None:
+        if self.receipts:
+            chosen = [self.receipts[-1 - index % len(self.receipts)] for index in indexes]
+            settling.acknowledge(self.world.state, chosen, now_ms=self.world.now_ms)
+
+    @rule(index=INDEX, requeue=st.booleans(), delay_ms=DELAYS_MS, error=st.sampled_from(["", "broken", "ü" * 2000]))
+    def nack(self, index: int, requeue: bool, delay_ms: int | None, error: str) -> None:
+        with self.receipt(index) as receipt:
+            settling.nack(
+                self.world.state,
+                receipt,
+                requeue=requeue,
+                delay_ms=delay_ms,
+                error=error,
+                chance=0.3,
+                now_ms=self.world.now_ms,
+            )
+
+    @rule(index=INDEX)
+    def release(self, index: int) -> None:
+        with self.receipt(index) as receipt:
+            settling.release(self.world.state, receipt, now_ms=self.world.now_ms)
+
+    @rule(index=INDEX, lease_ms=st.sampled_from([0, 200, 5000, FOREVER_MS]))
+    def extend(self, index: int, lease_ms: int) -> None:
+        with self.receipt(index) as receipt:
+            settling.extend(self.world.state, [receipt], lease_ms, now_ms=self.world.now_ms)
+
+    @rule(name=NAMES, index=INDEX, due_in_ms=st.integers(0, 3000))
+    def reschedule(self, name: str, index: int, due_in_ms: int) -> None:
+        if (found := self.scheduled(name, index)) is not None:
+            now_ms = self.world.now_ms
+            settling.reschedule(self.world.state, found[0], found[1].sequence, now_ms + due_in_ms, now_ms=now_ms)
+
+    @rule(name=NAMES, index=INDEX)
+    def cancel(self, name: str, index: int) -> None:
+        if (found := self.scheduled(name, index)) is not None:
+            settling.cancel(self.world.state, found[0], found[1].sequence, now_ms=self.world.now_ms)
+
+    @rule(name=st.sampled_from(["plain_dlq", "spare", "ordered", "limited_dlq"]), to=st.one_of(st.none(), NAMES))
+    def redrive(self, name: str, to: str | None) -> None:
+        queue = self.find(name)
+        target = None if to is None else self.find(to)
+        if queue is not None and (to is None or target is not None):
+            found = [
+                message
+                for message in browsing.browse(queue).messages
+                if message.deaths and message.state in (State.READY, State.DEAD)
+            ]
+            with contextlib.suppress(BrokerError):
+                dead_letters.redrive(self.world.state, queue, found[:2], to=target, now_ms=self.world.now_ms)
+
+    # -- queues and exchanges -----------------------------------------------------------------------------------------
+
+    @rule(name=NAMES, ready_only=st.booleans())
+    def purge(self, name: str, ready_only: bool) -> None:
+        if (queue := self.find(name)) is not None:
+            declaring.purge(self.world.state, queue, ready_only=ready_only, now_ms=self.world.now_ms)
+
+    @rule(limit=st.integers(1, 5))
+    def bury(self, limit: int) -> None:
+        self.world.state.bury(limit)
+
+    @rule(name=NAMES, is_paused=st.booleans())
+    def pause(self, name: str, is_paused: bool) -> None:
+        if (queue := self.find(name)) is not None:
+            declaring.pause(self.world.state, queue, is_paused=is_paused)
+
+    @rule(name=NAMES, index=INDEX)
+    def declare_or_alter(self, name: str, index: int) -> None:
+        wanted = SETTINGS[name][index % len(SETTINGS[name])]
+        with contextlib.suppress(BrokerError):
+            if (queue := self.find(name)) is None:
+                declaring.declare_queue(self.world.state, name, wanted, now_ms=self.world.now_ms)
+            else:
+                declaring.alter_queue(self.world.state, queue, wanted, now_ms=self.world.now_ms)
+
+    @rule(name=st.one_of(NAMES, st.just("plain_dlq")))
+    def delete(self, name: str) -> None:
+        if (queue := self.find(name)) is not None:
+            declaring.delete_queue(self.world.state, queue, now_ms=self.world.now_ms)
+
+    @rule(name=st.sampled_from(sorted(EXCHANGES)))
+    def declare_exchange(self, name: str) -> None:
+        declaring.declare_exchange(self.world.state, name, EXCHANGES[name])
+
+    @rule(name=st.sampled_from(sorted(EXCHANGES)))
+    def delete_exchange(self, name: str) -> None:
+        with contextlib.suppress(BrokerError):
+            declaring.delete_exchange(self.world.state, self.world.state.namespace("/"), name)
+
+    @rule(binding=BINDINGS)
+    def bind(self, binding: Binding) -> None:
+        with contextlib.suppress(BrokerError):
+            declaring.bind(self.world.state, self.world.state.namespace("/"), binding)
+
+    @rule(binding=BINDINGS)
+    def unbind(self, binding: Binding) -> None:
+        declaring.unbind(self.world.state, self.world.state.namespace("/"), binding)
+
+    # -- time and the log ---------------------------------------------------------------------------------------------
+
+    @rule(ms=st.one_of(st.integers(0, 100), st.integers(0, 4000)))
+    def pass_time(self, ms: int) -> None:
+        self.world.pass_time(ms)
+
+    @invariant()
+    def seal_now_and_then(self) -> None:
+        self.step += 1
+        if self.step % self.steps_per_block == 0:
+            self.world.seal()
+
+    @rule(count=st.integers(1, 12))
+    def reclaim(self, count: int) -> None:
+        self.world.seal()
+        for _ in range(count):
+            self.world.reclaim()
+
+    @rule()
+    def restart(self) -> None:
+        self.world.check()
+        self.world.restart()
+
+    @rule(index=INDEX)
+    def check_with_a_drop_undone(self, index: int) -> None:
+        self.world.check(front=self.world.front - index % self.world.front)
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> Queue | None:
+        return self.world.state.namespace("/").queues.get(name)
+
+    def scheduled(self, name: str, index: int) -> tuple[Queue, Message] | None:
+        queue = self.find(name)
+        if queue is None or not queue.scheduled:
+            return None
+        return queue, list(queue.scheduled.values())[index % len(queue.scheduled)]
+
+    @contextlib.contextmanager
+    def receipt(self, index: int) -> Iterator[Receipt]:
+        receipt = self.receipts[-1 - index % len(self.receipts)] if self.receipts else Receipt(99, 99, 99)
+        with contextlib.suppress(BrokerError):
+            yield receipt
+
+
+TestReplay = ReplayMachine.TestCase
+TestReplay.settings = settings(
+    max_examples=5000 if IS_LONG else 150,
+    stateful_step_count=60 if IS_LONG else 40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)

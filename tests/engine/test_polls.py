@@ -1,0 +1,175 @@
+"""Receiving with a long poll: answered at once when something becomes ready, and never by looking again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from smista.core.errors import InvalidArgument, QueueDeleted, QueueInExclusiveUse
+from smista.core.message import Publication
+from smista.core.settings import QueueSettings
+from smista.engine.errors import BrokerClosed
+from smista.errors import BrokerError
+from tests.engine.bench import SHORT_MS, Bench, Consumer, turns
+
+
+async def test_an_empty_queue_without_a_wait_answers_empty_at_once(orders: Bench) -> None:
+    assert await orders.broker.receive("orders") == []
+
+
+async def test_a_poll_is_answered_as_soon_as_something_is_published(orders: Bench) -> None:
+    poll = asyncio.create_task(orders.receive_one(wait_ms=5000))
+    await turns()
+    await orders.publish(b"x")
+    assert (await asyncio.wait_for(poll, 0.5)).body == b"x"
+
+
+async def test_a_poll_is_answered_when_a_delay_ends_and_not_before(orders: Bench) -> None:
+    started = time.monotonic()
+    await orders.publish(b"x", delay_ms=SHORT_MS)
+    assert (await orders.receive_one(wait_ms=5000)).body == b"x"
+    assert SHORT_MS <= (time.monotonic() - started) * 1000 + 1 < 1000
+
+
+async def test_a_poll_is_answered_when_a_lease_ends(orders: Bench) -> None:
+    await orders.publish(b"x")
+    await orders.receive_one(lease_ms=SHORT_MS)
+    again = await orders.receive_one(wait_ms=5000)
+    assert (again.body, again.delivery_count, again.is_redelivered) == (b"x", 2, True)
+
+
+async def test_a_poll_is_answered_when_a_message_is_given_back(orders: Bench) -> None:
+    await orders.publish(b"x")
+    held = await orders.receive_one()
+    poll = asyncio.create_task(orders.receive_one(wait_ms=5000))
+    await turns()
+    assert await orders.broker.release([held.receipt]) == [None]
+    assert (await asyncio.wait_for(poll, 0.5)).delivery_count == 2
+
+
+async def test_a_poll_that_waited_in_vain_answers_empty(orders: Bench) -> None:
+    started = time.monotonic()
+    assert await orders.broker.receive("orders", wait_ms=SHORT_MS) == []
+    assert SHORT_MS <= (time.monotonic() - started) * 1000 + 1 < 1000
+    await orders.publish(b"x")
+    assert orders.counts() == (1, 0, 0, 0)
+
+
+async def test_polls_are_answered_in_the_order_in_which_they_came(orders: Bench) -> None:
+    polls = [asyncio.create_task(orders.receive_one(wait_ms=5000)) for _ in range(3)]
+    await turns()
+    for body in (b"0", b"1", b"2"):
+        await orders.publish(body)
+    assert [(await poll).body for poll in polls] == [b"0", b"1", b"2"]
+
+
+async def test_a_poll_does_not_overtake_those_that_wait(orders: Bench) -> None:
+    waiting = asyncio.create_task(orders.receive_one(wait_ms=5000))
+    await turns()
+    orders.broker.publish_now("orders", [])
+    publishing = asyncio.create_task(orders.publish(b"x"))
+    await asyncio.sleep(0)
+    assert await orders.broker.receive("orders") == []
+    await publishing
+    assert (await waiting).body == b"x"
+
+
+async def test_one_message_answers_one_poll(orders: Bench) -> None:
+    polls = [asyncio.create_task(orders.broker.receive("orders", wait_ms=SHORT_MS)) for _ in range(3)]
+    await turns()
+    await orders.publish(b"x")
+    answers = await asyncio.gather(*polls)
+    assert sorted(len(answer) for answer in answers) == [0, 0, 1]
+
+
+async def test_a_deleted_queue_ends_its_polls(orders: Bench) -> None:
+    poll = asyncio.create_task(orders.broker.receive("orders", wait_ms=5000))
+    await turns()
+    await orders.broker.delete_queue("orders")
+    with pytest.raises(QueueDeleted):
+        await asyncio.wait_for(poll, 0.5)
+
+
+async def test_a_closing_broker_ends_its_polls(orders: Bench) -> None:
+    poll = asyncio.create_task(orders.broker.receive("orders", wait_ms=5000))
+    await turns()
+    await orders.broker.close()
+    with pytest.raises(BrokerError) as raised:
+        await asyncio.wait_for(poll, 0.5)
+    assert isinstance(raised.value, BrokerClosed), "a queue that was not deleted is said to be"
+
+
+async def test_a_cancelled_poll_takes_nothing_along(orders: Bench) -> None:
+    poll = asyncio.create_task(orders.broker.receive("orders", wait_ms=5000))
+    await turns()
+    poll.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await poll
+    await orders.publish(b"x")
+    assert orders.counts() == (1, 0, 0, 0)
+
+
+async def test_a_poll_cancelled_after_it_was_answered_gives_its_messages_back(orders: Bench) -> None:
+    poll = asyncio.create_task(orders.broker.receive("orders", wait_ms=5000))
+    await turns()
+    orders.broker.publish_now("orders", [Publication(b"x")])
+    # The broker's turn answers the poll; the task that asked runs one turn later, and is cancelled before.
+    await asyncio.sleep(0)
+    assert orders.counts() == (0, 0, 1, 0)
+    assert not poll.done()
+    poll.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await poll
+    assert orders.counts() == (1, 0, 0, 0)
+    assert (await orders.receive_one()).failures == ()
+
+
+async def test_a_poll_waits_while_the_queue_is_paused(orders: Bench) -> None:
+    await orders.broker.pause("orders")
+    await orders.publish(b"x")
+    assert await orders.broker.receive("orders", wait_ms=SHORT_MS) == []
+    poll = asyncio.create_task(orders.receive_one(wait_ms=5000))
+    await turns()
+    await orders.broker.resume("orders")
+    assert (await asyncio.wait_for(poll, 0.5)).body == b"x"
+
+
+async def test_a_poll_follows_the_rate_limit(orders: Bench) -> None:
+    await orders.declare("slow", QueueSettings(rate_limit=20.0))
+    await orders.publish(*[b"x"] * 25, queue="slow")
+    assert len(await orders.bodies(queue="slow")) == 20
+    started = time.monotonic()
+    assert len(await orders.broker.receive("slow", 5, wait_ms=5000)) == 1
+    assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1001, 1.5, True, "3"])
+async def test_a_limit_out_of_range_is_refused(orders: Bench, limit: int) -> None:
+    with pytest.raises(InvalidArgument):
+        await orders.broker.receive("orders", limit)
+
+
+@pytest.mark.parametrize("wait_ms", [-1, 20_001, 1.5, "3"])
+async def test_a_wait_out_of_range_is_refused(orders: Bench, wait_ms: int) -> None:
+    with pytest.raises(InvalidArgument):
+        await orders.broker.receive("orders", wait_ms=wait_ms)
+
+
+@pytest.mark.parametrize("lease_ms", [-1, 1.5, "3"])
+@pytest.mark.parametrize("wait_ms", [0, 5000])
+async def test_a_lease_out_of_range_is_refused(orders: Bench, lease_ms: int, wait_ms: int) -> None:
+    with pytest.raises(InvalidArgument):
+        await asyncio.wait_for(orders.broker.receive("orders", wait_ms=wait_ms, lease_ms=lease_ms), 1)
+    await orders.publish(b"x")
+    assert orders.counts() == (1, 0, 0, 0)
+
+
+async def test_a_queue_with_a_single_active_consumer_is_not_polled_beside_it(orders: Bench) -> None:
+    await orders.declare("alone", QueueSettings(single_active_consumer=True))
+    await orders.publish(b"x", b"y", queue="alone")
+    assert (await orders.receive_one("alone")).body == b"x"
+    orders.broker.subscribe("alone", Consumer().deliver)
+    with pytest.raises(QueueInExclusiveUse):
+        await orders.broker.receive("alone")

@@ -1,0 +1,171 @@
+"""The log stays small: what still lives in its oldest blocks is written again, and the front is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from smista.core.exchanges import Binding
+from smista.core.message import Envelope, Publication
+from smista.core.settings import QueueSettings
+from smista.engine import BrokerSettings
+from tests.engine.bench import Bench, KeptLog, MemoryPlace, until
+
+SLACK_BYTES = 20_000
+SETTINGS = BrokerSettings(
+    disk_free_bytes_min=0,
+    log_retention_ms=0,
+    log_retention_bytes=0,
+    log_slack_bytes=SLACK_BYTES,
+    watch_interval_s=0.01,
+)
+Small = tuple[Bench, KeptLog]
+
+
+@pytest.fixture
+async def small() -> AsyncIterator[Small]:
+    """A broker that keeps next to nothing beyond what lives."""
+    place = MemoryPlace()
+    bench = Bench(place, SETTINGS)
+    await bench.open()
+    await bench.declare()
+    yield bench, place.log
+    await bench.broker.close()
+
+
+async def churn(bench: Bench, rounds: int = 60) -> None:
+    """Ten messages of 100 bytes into a queue of their own and out again, over and over."""
+    await bench.broker.declare_queue("churn")
+    for _ in range(rounds):
+        await bench.publish(*[b"x" * 100] * 10, queue="churn")
+        await bench.acknowledge(*await bench.broker.receive("churn", 10))
+
+
+async def test_the_log_stays_within_twice_what_lives_and_some_slack(small: Small) -> None:
+    bench, log = small
+    await bench.publish(*[b"y" * 1000] * 20)
+    live_bytes = 20 * 1100
+    largest = 0
+    for _ in range(20):
+        await churn(bench, 20)
+        largest = max(largest, log.size_bytes())
+    assert largest < 2 * live_bytes + SLACK_BYTES + 30_000
+    assert log.first_position > 100
+    assert [len(body) for body in await bench.bodies()] == [1000] * 20
+
+
+async def test_everything_that_lasts_survives_relocation_and_a_restart(small: Small) -> None:
+    bench, log = small
+    settings = QueueSettings(max_depth=77)
+    await bench.declare("others", settings)
+    await bench.declare("paused")
+    await bench.broker.pause("paused")
+    await bench.fanout("all", "orders", "others")
+    await bench.broker.bind(Binding.to_queue("amq.topic", "orders", "a.#"))
+    [remembered] = await bench.publish(b"once", envelope=Envelope(deduplication_id="1"))
+    await bench.acknowledge(await bench.receive_one())
+    await bench.publish(b"held", b"poison", b"ready")
+    held, poison = await bench.broker.receive("orders", 2)
+    await bench.reject(poison, error="why")
+    await bench.publish(b"later", delay_ms=60_000)
+    written = log.next_position
+    await churn(bench, 100)
+    assert log.first_position > written, "all of that has been relocated"
+    for _ in range(2):
+        await bench.restart()
+        assert bench.counts() == (1, 1, 1, 0)
+        assert bench.broker.queue_settings("others") == settings
+        assert bench.broker.stats("paused").is_paused
+        assert len(bench.broker.bindings()) == 3
+        [again] = await bench.publish(b"once", envelope=Envelope(deduplication_id="1"))
+        assert (again.is_duplicate, again.id) == (True, remembered.id)
+        page = await bench.broker.browse("orders_dlq")
+        [dead_letter] = page.messages
+        assert (dead_letter.body, dead_letter.deaths[-1].queue) == (b"poison", "orders")
+        assert dead_letter.deaths[-1].failures[-1].error == "why"
+        await churn(bench, 100)
+    await bench.acknowledge(held)
+    assert await bench.bodies() == [b"ready"]
+    assert await bench.broker.redrive("orders_dlq") == 1
+    assert await bench.bodies() == [b"poison"]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_what_was_purged_and_is_not_buried_yet_does_not_trip_reclaiming_up(
+    small: Small, is_deleted: bool
+) -> None:
+    bench, _ = small
+    for _ in range(60):
+        await bench.publish(*[b"y" * 100] * 500)
+    emptying = asyncio.create_task(bench.broker.delete_queue("orders") if is_deleted else bench.broker.purge("orders"))
+    await churn(bench, 10)
+    assert await emptying == 30_000
+    await churn(bench, 10)
+    assert bench.broker.failure is None
+    await bench.restart()
+    assert is_deleted or bench.counts() == (0, 0, 0, 0)
+
+
+async def test_a_paged_out_message_can_be_received_while_it_is_being_relocated() -> None:
+    place = MemoryPlace()
+    settings = BrokerSettings(
+        disk_free_bytes_min=0,
+        log_retention_ms=0,
+        log_retention_bytes=0,
+        log_slack_bytes=5_000,
+        resident_bytes_max=1,
+    )
+    bench = Bench(place, settings)
+    await bench.open()
+    await bench.declare()
+    bodies = [b"%03d" % number * 30 for number in range(100)]
+    await bench.publish(*bodies)
+    await bench.restart()
+    received: list[bytes] = []
+
+    async def consume() -> None:
+        while len(received) < 100:
+            deliveries = await bench.broker.receive("orders", 1, wait_ms=1000)
+            assert deliveries, f"{bench.counts()} after {len(received)}"
+            received.extend(delivery.body for delivery in deliveries)
+
+    consuming = asyncio.create_task(consume())
+    for _ in range(300):
+        if consuming.done():
+            break
+        await churn(bench, 1)
+    await asyncio.wait_for(consuming, 10)
+    assert received == bodies
+    assert bench.broker.failure is None
+    await bench.broker.close()
+
+
+async def test_blocks_are_kept_for_readers_as_long_as_retention_says() -> None:
+    place = MemoryPlace()
+    bench = Bench(place, BrokerSettings(disk_free_bytes_min=0, log_slack_bytes=0, log_retention_bytes=1 << 30))
+    async with await bench.open():
+        await churn(bench, 30)
+        assert place.log.first_position == 1
+    bench.settings = BrokerSettings(disk_free_bytes_min=0, log_slack_bytes=0, log_retention_bytes=1)
+    async with await bench.open():
+        await churn(bench, 1)
+        await until(lambda: place.log.first_position > 1)
+
+
+async def test_fanned_out_messages_share_a_body_also_after_relocation(small: Small) -> None:
+    bench, log = small
+    names = [f"q{number}" for number in range(5)]
+    for name in names:
+        await bench.declare(name)
+    await bench.fanout("all", *names)
+    await bench.broker.publish_to_exchange("all", Publication(b"z" * 1000))
+    written = log.next_position
+    await churn(bench, 100)
+    assert log.first_position > written
+    holding = [data for _, data in log._blocks.values() if b"z" * 1000 in data]
+    assert sum(data.count(b"z" * 1000) for data in holding) == 1
+    await bench.restart()
+    for name in names:
+        assert await bench.bodies(queue=name) == [b"z" * 1000]

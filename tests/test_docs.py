@@ -1,0 +1,164 @@
+"""The documentation keeps up with the code: whatever can be set, called or raised is named, and what it shows runs."""
+
+import enum
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import smista
+from smista.core.message import FOREVER_MS, Reason, State
+from smista.core.retry import backoff_ms
+from smista.core.settings import _RANGES, Backoff, QueueSettings
+from smista.engine import Broker, BrokerSettings
+from smista.errors import BrokerError
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The rows of all tables in `text` whose first cell is one name in backticks, by that name."""
+    found = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if line.startswith("| `") and (name := re.fullmatch(r"`(\w+)`", cells[0])):
+            found[name[1]] = cells
+    return found
+
+
+def shown(value: object) -> str:
+    """A setting's value as the tables show it."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return value.value if isinstance(value, enum.StrEnum) else str(value)
+
+
+def shown_limit(value: float) -> str:
+    for exponent in (31, 52, 62):
+        if value == 1 << exponent:
+            return f"2^{exponent}"
+    return "1e9" if value == 1e9 else str(value)
+
+
+def every_error() -> Iterator[type[BrokerError]]:
+    for module in pkgutil.walk_packages(smista.__path__, "smista."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    pending: list[type[BrokerError]] = [BrokerError]
+    while pending:
+        error = pending.pop()
+        yield error
+        pending += error.__subclasses__()
+
+
+def run(program: str, directory: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_table_of_queue_settings_has_every_field_with_its_default() -> None:
+    table = rows(page("queues.md").split("## Declare")[0])
+    default = QueueSettings()
+    assert {name: cells[2] for name, cells in table.items()} == {
+        name: f"`{shown(getattr(default, name))}`" for name in QueueSettings.__struct_fields__
+    }
+
+
+def test_the_table_of_queue_settings_has_the_ranges_the_code_checks() -> None:
+    assert FOREVER_MS == 1 << 52
+    table = rows(page("queues.md").split("## Declare")[0])
+    assert {name: table[name][3] for name in _RANGES} == {
+        name: f"{shown_limit(least)} to {shown_limit(most)}" for name, (least, most) in _RANGES.items()
+    }
+
+
+def test_the_table_of_broker_settings_has_every_field_with_its_default() -> None:
+    table = rows(page("engine.md").split("## Settings")[1])
+    default = BrokerSettings()
+    assert {name: cells[2] for name, cells in table.items()} == {
+        name: f"`{shown(getattr(default, name))}`" for name in BrokerSettings.__struct_fields__
+    }
+
+
+def test_the_table_of_back_offs_is_what_the_code_computes() -> None:
+    lines = page("leases-and-retries.md").splitlines()
+    [waits] = [line for line in lines if line.startswith("| exponential, s |")]
+    settings = QueueSettings(retry_backoff=Backoff.EXPONENTIAL)
+    computed = [backoff_ms(settings, failure, 0.0) // 1000 for failure in range(1, 11)]
+    assert [int(cell) for cell in re.findall(r"\d+", waits)] == computed
+
+
+def test_every_error_is_explained_with_its_code() -> None:
+    described = rows(page("errors.md"))
+    found = {name: cells[1] for name, cells in described.items()}
+    assert found == {error.__name__: f"`{error.code}`" for error in every_error() if error is not BrokerError}
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    codes = [error.code for error in every_error()]
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize("state", State)
+def test_every_state_is_explained(state: State) -> None:
+    assert f"| `{state.name}` |" in page("messages.md")
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_is_explained(reason: Reason) -> None:
+    table = [line for line in page("dead-letters.md").splitlines() if line.startswith("| `")]
+    assert any(f"`{reason.name}`" in line for line in table)
+
+
+def test_every_call_of_the_broker_is_listed() -> None:
+    text = page("engine.md").split("## Calls")[1]
+    calls = [name for name, _ in inspect.getmembers(Broker) if not name.startswith("_")]
+    assert [name for name in calls if not re.search(rf"`{name}\b", text)] == []
+
+
+def test_every_page_is_linked_from_the_index() -> None:
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", page("index.md")))
+    assert linked >= {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    decisions = ROOT / "docs/decisions"
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (decisions / "000-index.md").read_text()))
+    assert linked == {path.name for path in decisions.glob("*.md")} - {"000-index.md"}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(path: Path) -> None:
+    links = re.findall(r"\]\(([^)\s#]+)[^)]*\)", path.read_text())
+    relative = [link for link in links if "://" not in link]
+    assert [link for link in relative if not (path.parent / link).exists()] == []
+
+
+def test_the_program_in_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
+    [program] = PROGRAM.findall((ROOT / "README.md").read_text())
+    assert program == (ROOT / "examples/first_program.py").read_text()
+    assert run(program, tmp_path) == "two pizzas - delivery 1\n"
+    assert (tmp_path / "data/log.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [("dead-letters.md", "['cannot be made']\n1 1\n"), ("engine.md", "")],
+    ids=lambda value: value[:12],
+)
+def test_the_programs_in_the_pages_run(name: str, output: str, tmp_path: Path) -> None:
+    [program] = PROGRAM.findall(page(name))
+    assert run(program, tmp_path) == output
