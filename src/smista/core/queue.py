@@ -130,7 +130,8 @@ class Queue:
 
     def insert(self, message: Message, now_ms: int) -> None:
         """A message enters: published, moved here from another queue, or read from the log."""
-        self.body_bytes += message.body_bytes
+        body = message.body
+        self.body_bytes += len(body) if type(body) is bytes else message.body_bytes
         if message.ready_at_ms > now_ms:
             message.state = SCHEDULED
             self.scheduled[message.sequence] = message
@@ -227,7 +228,8 @@ class Queue:
 
     def remove(self, message: Message) -> None:
         """A message is gone: settled for good, or moved elsewhere as another object."""
-        self.body_bytes -= message.body_bytes
+        body = message.body
+        self.body_bytes -= len(body) if type(body) is bytes else message.body_bytes
         state = message.state
         self._leave_table(message)
         message.state = GONE
@@ -364,16 +366,15 @@ class Queue:
             self.groups.join(message.envelope.group, message)
 
     def _leave_table(self, message: Message) -> None:
-        sequence = message.sequence
-        match message.state:
-            case State.IN_FLIGHT:
-                del self.in_flight[sequence]
-            case State.READY:
-                del self.ready[sequence]
-            case State.SCHEDULED:
-                del self.scheduled[sequence]
-            case State.DEAD:
-                del self.dead[sequence]
+        state = message.state
+        if state is IN_FLIGHT:
+            del self.in_flight[message.sequence]
+        elif state is READY:
+            del self.ready[message.sequence]
+        elif state is SCHEDULED:
+            del self.scheduled[message.sequence]
+        elif state is DEAD:
+            del self.dead[message.sequence]
 
 
 def _in_sequence(table: Table) -> Table:

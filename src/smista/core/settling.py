@@ -159,7 +159,12 @@ def _acknowledgeable(state: BrokerState, receipt: Receipt) -> tuple[Queue, Messa
             message = queue.ready.get(receipt.sequence) or queue.scheduled.get(receipt.sequence)
         if message is not None:
             deliveries = message.deliveries
-            if deliveries is not None and deliveries.is_open and _is_named(message, receipt):
+            if (
+                deliveries is not None
+                and deliveries.count == receipt.delivery
+                and deliveries.run == receipt.run
+                and deliveries.is_open
+            ):
                 return queue, message
     return held(state, receipt)
 
