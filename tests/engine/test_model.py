@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -272,9 +273,9 @@ class ReplayMachine(RuleBasedStateMachine):
             yield receipt
 
 
-TestReplay = ReplayMachine.TestCase
+TestReplay = pytest.mark.slow(ReplayMachine.TestCase)
 TestReplay.settings = settings(
-    max_examples=5000 if IS_LONG else 150,
+    max_examples=5000 if IS_LONG else 200,
     stateful_step_count=60 if IS_LONG else 40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -199,9 +199,10 @@ async def test_deleting_the_queue_ends_the_subscription(orders: Bench) -> None:
 
 
 async def test_a_queue_that_expires_ends_nothing_while_it_is_watched(orders: Bench) -> None:
-    await orders.declare("idle", QueueSettings(expires_ms=SHORT_MS))
+    await orders.declare("idle")
     consumer = Consumer()
     subscription = orders.broker.subscribe("idle", consumer.deliver, ended=consumer.ended)
+    await orders.broker.alter_queue("idle", QueueSettings(expires_ms=SHORT_MS))
     await asyncio.sleep(3 * SHORT_MS / 1000)
     assert "idle" in orders.broker.queue_names()
     orders.broker.cancel(subscription)

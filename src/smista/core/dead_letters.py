@@ -13,7 +13,7 @@ from smista.core.declaring import declare_queue, look_after
 from smista.core.errors import MessageNotFound, QueueFull
 from smista.core.exchanges import route
 from smista.core.message import Death, Fate, Message, Reason, State
-from smista.core.queue import ERROR_LENGTH_MAX, Queue
+from smista.core.queue import Queue, error_text
 from smista.core.settings import NAME_BYTES_MAX, DeadLetterMode, Overflow, QueueSettings
 from smista.core.state import BrokerState
 
@@ -59,7 +59,7 @@ def bury_in_dead_letters(
 
     `failed_by` is how the delivery failed that brought it here, None where no failed delivery did.
     """
-    fate = Fate(reason, failed_by, error[:ERROR_LENGTH_MAX], now_ms)
+    fate = Fate(reason, failed_by, error_text(error), now_ms)
     if not set_aside(state, queue, message, fate):
         park(state, queue, message, reason, failed_by=failed_by, error=error, now_ms=now_ms)
 
@@ -88,7 +88,7 @@ def park(
     now_ms: int,
 ) -> None:
     """Set a message aside where it is, in state dead."""
-    fate = Fate(reason, failed_by, error[:ERROR_LENGTH_MAX], now_ms)
+    fate = Fate(reason, failed_by, error_text(error), now_ms)
     state.journal.parked(queue, message, fate)
     apply_parked(queue, message, fate)
 

@@ -18,7 +18,7 @@ from smista.core.errors import InvalidArgument, InvalidPriority, MessageTooLarge
 from smista.core.exchanges import route
 from smista.core.message import FOREVER_MS, PLAIN, Envelope, Fate, Message, Publication, Reason
 from smista.core.queue import Queue
-from smista.core.settings import Overflow
+from smista.core.settings import Overflow, check_text
 from smista.core.state import BrokerState, Namespace
 from smista.errors import BrokerError
 
@@ -205,14 +205,13 @@ def check_envelope(envelope: Envelope) -> None:
         raise InvalidArgument(f"An envelope is an Envelope, not {type(envelope).__name__}.")
     if type(envelope.properties) is not bytes:
         raise InvalidArgument(f"Properties are bytes, not {type(envelope.properties).__name__}; encode them first.")
-    for name in ("exchange", "routing_key"):
-        value = getattr(envelope, name)
-        if type(value) is not str:
-            raise InvalidArgument(f"{name} is {value!r}; give text.")
-    for name in ("group", "deduplication_id"):
-        value = getattr(envelope, name)
-        if value is not None and not (type(value) is str and 1 <= len(value) <= ID_LENGTH_MAX):
-            raise InvalidArgument(f"{name} is {value!r:.80}; give text of 1 to {ID_LENGTH_MAX} characters.")
+    check_text("exchange", envelope.exchange)
+    check_text("routing_key", envelope.routing_key)
+    for name, value in (("group", envelope.group), ("deduplication_id", envelope.deduplication_id)):
+        if value is not None:
+            check_text(name, value)
+            if not 1 <= len(value) <= ID_LENGTH_MAX:
+                raise InvalidArgument(f"{name} has {len(value)} characters; give it 1 to {ID_LENGTH_MAX}.")
     if envelope.ttl_ms is not None:
         _check_ms("ttl_ms", envelope.ttl_ms)
     max_retries = envelope.max_retries

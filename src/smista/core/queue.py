@@ -28,6 +28,12 @@ SCHEDULED, READY, IN_FLIGHT, DEAD, GONE = State
 FAILURES_KEPT = 32
 ERROR_LENGTH_MAX = 1024
 
+
+def error_text(error: str) -> str:
+    """What a consumer says went wrong, as it can be kept: not too long, and nothing that UTF-8 cannot write."""
+    return error[:ERROR_LENGTH_MAX].encode("utf-8", "replace").decode()
+
+
 Table = dict[int, Message]
 _TABLE_OF = {READY: 0, SCHEDULED: 1, IN_FLIGHT: 2, DEAD: 3}
 

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from smista.core.errors import InvalidName, InvalidSettings
+from smista.core.errors import InvalidArgument, InvalidName, InvalidSettings
 from smista.core.message import FOREVER_MS
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -129,8 +129,23 @@ def check_settings(settings: QueueSettings) -> None:
         raise InvalidSettings("Name a dead_letter_queue or a dead_letter_exchange, not both.")
     if settings.dead_letter_queue is not None:
         check_name("dead-letter queue", settings.dead_letter_queue)
+    if settings.dead_letter_exchange is not None:
+        check_text("dead_letter_exchange", settings.dead_letter_exchange)
+    if settings.dead_letter_routing_key is not None:
+        check_text("dead_letter_routing_key", settings.dead_letter_routing_key)
     if settings.dead_letter_routing_key is not None and settings.dead_letter_exchange is None:
         raise InvalidSettings("A dead_letter_routing_key needs a dead_letter_exchange.")
+
+
+def check_text(name: str, value: object) -> None:
+    """Raise `InvalidArgument` unless `value` is text that can be written as UTF-8 (half a surrogate pair cannot)."""
+    if type(value) is not str:
+        raise InvalidArgument(f"{name} is {value!r:.80}; give text.")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"{name} is {value!a:.80}, which cannot be written as UTF-8.") from None
 
 
 def check_name(kind: str, name: object) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from smista.core.dead_letters import bury_in_dead_letters, discard, expire
 from smista.core.errors import InvalidArgument, LeaseExpired, MessageNotFound, StaleReceipt
 from smista.core.message import FOREVER_MS, Message, Reason, Receipt, State
-from smista.core.queue import ERROR_LENGTH_MAX, Queue
+from smista.core.queue import Queue, error_text
 from smista.core.receiving import check_lease
 from smista.core.retry import backoff_ms, has_retries_left
 from smista.core.state import BrokerState
@@ -146,7 +146,7 @@ def receipt_for(queue: Queue, sequence: int) -> Receipt:
 def _give_back(
     state: BrokerState, queue: Queue, message: Message, reason: Reason, due_at_ms: int, error: str, now_ms: int
 ) -> None:
-    error = error[:ERROR_LENGTH_MAX]
+    error = error_text(error)
     state.journal.given_back(queue, message, reason, due_at_ms, error, now_ms)
     queue.give_back(message, reason, due_at_ms, error, now_ms)
 

@@ -1,6 +1,6 @@
 """Who gets the next message: of those that wait with credit, the highest priority, and among equals the longest wait.
 
-Being served sends one to the back. With `single_active` only the first that ever joined is served until it leaves.
+Being served sends one to the back.
 """
 
 from __future__ import annotations

@@ -38,3 +38,7 @@ class LowDisk(ResourceLow):
 
 class LowMemory(ResourceLow):
     code: ClassVar[str] = "low_memory"
+
+
+def stopped(error: BaseException) -> BrokerStopped:
+    return BrokerStopped(f"The broker has stopped because its log failed; restart it. ({error})")

@@ -13,6 +13,7 @@ from smista.core.message import Message
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
 from smista.engine.commit import Committer
+from smista.engine.errors import stopped
 from smista.engine.paging import Paging
 from smista.engine.pressure import Pressure
 from smista.engine.reclaim import Reclaimer, note_opened
@@ -123,15 +124,19 @@ class Keeper:
 
         When this returns, a message that still has no body is dead or gone.
         """
-        while positions := self._paging.missing(messages):
+        damaged: set[int] = set()
+        while positions := [one for one in self._paging.missing(messages) if one not in damaged]:
             position = positions[0]
             if not self._paging.has_block(position):
                 try:
                     self._paging.block_read(position, await asyncio.to_thread(self._log.read, position))
                 except (LogDamaged, LogDropped) as damage:
                     # What was merely reclaimed meanwhile has its body back, and another position.
+                    damaged.add(position)
                     self._on_damaged([message for message in messages if message.position == position], damage)
                     continue
+                except LogError as error:
+                    raise stopped(error) from error
             self._paging.bring_back(position, messages)
 
     def handed_over(self, messages: list[Message]) -> None:

@@ -18,7 +18,6 @@ from smista.engine.recorder import PlacedRecord, Recorder
 from smista.log import records
 from smista.log.records import Kind
 
-_WANTED = (State.READY, State.SCHEDULED, State.IN_FLIGHT)
 BACKLOG = 64
 BLOCKS_KEPT = 8
 
@@ -49,7 +48,7 @@ class Paging:
             return
         for message in self._entering.pop(position, ()):
             queue = self._state.queues.get(message.queue)
-            if queue is not None and message.state is not State.IN_FLIGHT and len(queue.ready) > BACKLOG:
+            if queue is not None and message.state is not State.IN_FLIGHT and queue.depth > BACKLOG:
                 self.let_go(message)
 
     def let_go(self, message: Message) -> None:
@@ -64,7 +63,7 @@ class Paging:
             {
                 message.position
                 for message in messages
-                if type(message.body) is not bytes and message.position and message.state in _WANTED
+                if type(message.body) is not bytes and message.position and message.state is not State.GONE
             }
         )
 

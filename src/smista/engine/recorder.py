@@ -296,6 +296,8 @@ class Recorder(Journal):
             if queue.settings.durable:
                 message.position = self.position
                 self.count_in(message)
+                if self.is_listing:
+                    self.listed.append(message)
                 targets.append(
                     (queue.number, message.sequence, message.priority, message.ready_at_ms, message.expires_at_ms or 0)
                 )

@@ -37,7 +37,7 @@ from smista.engine.recorder import (
 )
 from smista.log import Log, records
 from smista.log.errors import LogDamaged, LogError
-from smista.log.records import Kind, Record
+from smista.log.records import Kind, Record, RecordError
 
 _ENVELOPES_KEPT = 4096
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
@@ -110,7 +110,12 @@ class Recovery:
             )
 
     def apply(self, record: Record) -> None:
-        self._apply[record.kind](record.data)
+        try:
+            self._apply[record.kind](record.data)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise RecordError(
+                f"A {record.kind.name} record in block {self._position} makes no sense: {error}."
+            ) from None
 
     def finish(self, recorder: Recorder, now_ms: int) -> None:
         """Build what live traffic needs beside the tables, and open the accounts."""

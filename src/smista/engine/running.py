@@ -14,14 +14,14 @@ from typing import Self
 
 from smista.core import dead_letters
 from smista.core.due import run_due
-from smista.core.message import Message, Reason, Receipt
+from smista.core.message import Message, Reason, Receipt, State
 from smista.core.settling import Outcome, release
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
 from smista.engine.consumers import Poll
 from smista.engine.delivery import Delivery
 from smista.engine.dispatcher import Dispatcher
-from smista.engine.errors import BrokerClosed, BrokerStopped
+from smista.engine.errors import BrokerClosed, stopped
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
 from smista.engine.recovery import Recovery
@@ -140,7 +140,7 @@ class RunningBroker:
         if self._is_closed:
             raise BrokerClosed("The broker has been closed; open another one on its data.")
         if self._keeper.failure is not None:
-            raise _stopped(self._keeper.failure)
+            raise stopped(self._keeper.failure)
         return self._clock.now_ms()
 
     def _after(self) -> None:
@@ -224,14 +224,10 @@ class RunningBroker:
         now_ms = self._clock.now_ms()
         for message in messages:
             queue = self._state.queues.get(message.queue)
-            if queue is not None and queue.find(message.sequence) is message:
+            if queue is not None and message.state is not State.DEAD and queue.find(message.sequence) is message:
                 dead_letters.park(self._state, queue, message, Reason.DAMAGED, error=str(damage), now_ms=now_ms)
         self._after()
 
     def _failed(self, error: BaseException) -> None:
         """The log failed: everybody who waits is told, and every later call is refused."""
-        self._dispatcher.end_all(_stopped(error))
-
-
-def _stopped(error: BaseException) -> BrokerStopped:
-    return BrokerStopped(f"The broker has stopped because its log failed; restart it. ({error})")
+        self._dispatcher.end_all(stopped(error))

@@ -27,7 +27,7 @@ _BLOCK = struct.Struct("<BQ")
 _RECORD = struct.Struct("<BI")
 _ENQUEUED = struct.Struct("<IQI")
 _ENTRY = struct.Struct("<QBBII")
-_FANNED_OUT = struct.Struct("<QIIH")
+_FANNED_OUT = struct.Struct("<QIII")
 _TARGET = struct.Struct("<IQBB")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -123,6 +123,8 @@ def record(kind: Kind, data: bytes) -> bytes:
 def _check_version(block: bytes) -> None:
     if len(block) < _BLOCK.size:
         raise RecordError(f"A block of {len(block)} bytes is too short to be one.")
+    if block[0] == 0:
+        raise RecordError("A block has record version 0, which there never was.")
     if block[0] > VERSION:
         raise LogNewer("a block of the log", found=block[0], known=VERSION)
 
@@ -179,8 +181,7 @@ def enqueued(data: memoryview) -> Iterator[Entry]:
 
 
 def enqueued_at_ms(kind: Kind, data: memoryview) -> int:
-    at_ms: int = _ENQUEUED.unpack_from(data)[1] if kind is Kind.ENQUEUED else _FANNED_OUT.unpack_from(data)[0]
-    return at_ms
+    return _unpack(_ENQUEUED, data)[1] if kind is Kind.ENQUEUED else _unpack(_FANNED_OUT, data)[0]
 
 
 def fanned_out(at_ms: int, envelope: bytes, body: bytes, targets: Sequence[tuple[int, int, int, int, int]]) -> bytes:
@@ -326,7 +327,8 @@ def given_back(queue: int, sequence: int, at_ms: int, due_at_ms: int, reason: in
 
 def read_given_back(data: memoryview) -> tuple[int, int, int, int, int, str]:
     """(queue, sequence, at_ms, due_at_ms, reason, error)"""
-    queue, sequence, at_ms, due_at_ms, reason, _ = _unpack(_GIVEN_BACK, data)
+    queue, sequence, at_ms, due_at_ms, reason, error_bytes = _unpack(_GIVEN_BACK, data)
+    _check_fits(data, _GIVEN_BACK.size + error_bytes)
     return queue, sequence, at_ms, due_at_ms, reason, _text(data, _GIVEN_BACK.size)
 
 
@@ -411,7 +413,7 @@ def packed(kind: Kind, fields: object) -> bytes:
 def unpack(data: memoryview, type_: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(data, type=type_)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError(f"A record does not decode: {error}.") from None
 
 

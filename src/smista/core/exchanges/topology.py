@@ -23,6 +23,7 @@ from typing import Final
 
 import msgspec
 
+from smista.core.exchanges.arguments import thaw
 from smista.core.exchanges.errors import (
     BindingTargetNotFound,
     ExchangeCycle,
@@ -123,7 +124,13 @@ class Topology:
             raise ExchangeReserved(name, "declared", f"choose a name that does not start with {RESERVED_PREFIX!r}")
         if not _fits(name):
             raise InvalidExchange(name, f"its name is over {NAME_BYTES_MAX} bytes or not text", "shorten it")
+        try:
+            msgspec.convert(msgspec.to_builtins(settings), ExchangeSettings)
+        except (msgspec.ValidationError, TypeError) as error:
+            raise InvalidExchange(name, f"its settings are not valid ({error})", "give each its type") from None
         if settings.alternate is not None:
+            if not _fits(settings.alternate):
+                raise InvalidExchange(name, "its alternate has no name that an exchange can have", "name another")
             self._check_no_circle(name, settings.alternate, "alternate")
         return None
 
@@ -277,16 +284,23 @@ def _check_rule(source: Exchange, binding: Binding) -> None:
             f"its key is over {NAME_BYTES_MAX} bytes or not text",
             "shorten it",
         )
+    try:
+        msgspec.msgpack.encode(thaw(binding.arguments))
+    except (UnicodeEncodeError, OverflowError, TypeError) as error:
+        raise InvalidBinding(
+            source.name, binding.destination, f"an argument cannot be written ({error})", "give it another value"
+        ) from None
     if source.settings.kind is ExchangeKind.HEADERS and (how := x_match(binding.arguments)) not in X_MATCH_VALUES:
         raise InvalidBinding(
             source.name, binding.destination, f"x-match is {how!r}", f"use one of {', '.join(X_MATCH_VALUES)}"
         )
 
 
-def _fits(text: str) -> bool:
-    if len(text) * 4 <= NAME_BYTES_MAX:
-        return True
+def _fits(text: object) -> bool:
+    """Whether it is text that UTF-8 can write (half a surrogate pair it cannot) within the limit."""
+    if not isinstance(text, str):
+        return False
     try:
-        return len(text.encode("utf-8", "surrogateescape")) <= NAME_BYTES_MAX
+        return len(text.encode()) <= NAME_BYTES_MAX
     except UnicodeEncodeError:
         return False
