@@ -94,14 +94,17 @@ async def expiring() -> None:
     while broker.stats("q").ready:
         before = time.perf_counter()
         await broker.publish("other", [Publication(b"x")])
+        waits.append(time.perf_counter() - before)
         [delivery] = await broker.receive("other")
+        before = time.perf_counter()
         await broker.acknowledge([delivery.receipt])
         waits.append(time.perf_counter() - before)
     took = time.perf_counter() - start
     stats = broker.stats("q")
     print(
         f"{stats.expired_total:,} expired (the last of them {took:.1f} s after filling): {await heartbeat.stop()}; "
-        f"publish + receive + ack on another queue meanwhile at most {max(waits, default=0) * 1e3:.1f} ms",
+        f"a durable publish or ack on another queue meanwhile p50 {percentile(sorted(waits), 0.5) * 1e3:.1f}, "
+        f"p99 {percentile(sorted(waits), 0.99) * 1e3:.1f}, longest {max(waits) * 1e3:.1f} ms",
         flush=True,
     )
     await broker.close()

@@ -151,9 +151,9 @@ def _check_deadlines(queue: Queue) -> None:
 
 def _is_held(calendar: Calendar, entry: Message | Queue) -> bool:
     assert entry.deadline_ms is not None
-    near = calendar._ticks.get((entry.deadline_ms + TICK_MS - 1) >> TICK_SHIFT, {})
-    far = calendar._coarse.get(entry.deadline_ms >> COARSE_SHIFT, {})
-    if near.get(entry.sequence) is entry or far.get(entry.sequence) is entry:
+    near = calendar._ticks.get((entry.deadline_ms + TICK_MS - 1) >> TICK_SHIFT)
+    far = calendar._coarse.get(entry.deadline_ms >> COARSE_SHIFT)
+    if any(bucket is not None and bucket.get(entry.sequence) is entry for bucket in (near, far)):
         return True
     # Between two slices the rest of a bucket lies in an iterator, which cannot be looked into without using it up.
     return calendar._due is not None or calendar._spreading is not None

@@ -9,7 +9,7 @@ dictionary operation, and the heap grows with time spans, not with messages.
     add(message)  deadline within two coarse spans ──▶ ticks[deadline >> 4 (up)]
                   later                            ──▶ coarse[deadline >> 16] ──(lead time before its start)──▶ ticks
 
-A bucket is popped whole into a list, and the list is worked off in slices by the caller. Whatever is popped is checked
+A bucket is popped whole and worked off in slices by the caller. Whatever is popped is checked
 against its own `deadline_ms` then, so removing an entry is for memory's sake only, and removing what is no longer in a
 bucket is harmless. An emptied bucket stays until its time comes: remaking it for every lease would grow the
 heap with traffic.
@@ -20,6 +20,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from typing import Protocol
+
+from smista.core.table import Table
 
 TICK_SHIFT = 4
 TICK_MS = 1 << TICK_SHIFT
@@ -37,9 +39,9 @@ class Calendar:
     __slots__ = ("_coarse", "_coarse_heap", "_due", "_spreading", "_tick_heap", "_ticks")
 
     def __init__(self) -> None:
-        self._ticks: dict[int, dict[int, Entry]] = {}
+        self._ticks: dict[int, Table[Entry]] = {}
         self._tick_heap: list[int] = []
-        self._coarse: dict[int, dict[int, Entry]] = {}
+        self._coarse: dict[int, Table[Entry]] = {}
         self._coarse_heap: list[int] = []
         self._due: Iterator[Entry] | None = None
         self._spreading: Iterator[Entry] | None = None
@@ -105,10 +107,11 @@ class Calendar:
             return tick if coarse is None else coarse
         return min(tick, coarse)
 
-    def _put(self, buckets: dict[int, dict[int, Entry]], heap: list[int], key: int, entry: Entry) -> None:
+    def _put(self, buckets: dict[int, Table[Entry]], heap: list[int], key: int, entry: Entry) -> None:
         bucket = buckets.get(key)
         if bucket is None:
-            buckets[key] = {entry.sequence: entry}
+            bucket = buckets[key] = Table()
+            bucket[entry.sequence] = entry
             heapq.heappush(heap, key)
         else:
             bucket[entry.sequence] = entry
@@ -118,7 +121,7 @@ class Calendar:
         while heap and heap[0] << TICK_SHIFT <= now_ms:
             bucket = self._ticks.pop(heapq.heappop(heap))
             if bucket:
-                self._due = iter(list(bucket.values()))
+                self._due = bucket.drain()
                 return True
         return False
 
@@ -128,7 +131,7 @@ class Calendar:
             if self._spreading is None:
                 if not heap or (heap[0] << COARSE_SHIFT) - LEAD_MS > now_ms:
                     return
-                self._spreading = iter(list(self._coarse.pop(heapq.heappop(heap)).values()))
+                self._spreading = self._coarse.pop(heapq.heappop(heap)).drain()
             for entry in self._spreading:
                 limit -= 1
                 if entry.deadline_ms is not None:

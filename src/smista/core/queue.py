@@ -23,6 +23,7 @@ from smista.core.message import Deliveries, Failure, Message, Reason, State
 from smista.core.rate import RateLimit
 from smista.core.ready import ReadyLine
 from smista.core.settings import PriorityPolicy, QueueSettings
+from smista.core.table import Table
 
 SCHEDULED, READY, IN_FLIGHT, DEAD, GONE = State
 FAILURES_KEPT = 32
@@ -34,7 +35,7 @@ def error_text(error: str) -> str:
     return error[:ERROR_LENGTH_MAX].encode("utf-8", "replace").decode()
 
 
-Table = dict[int, Message]
+Messages = Table[Message]
 _TABLE_OF = {READY: 0, SCHEDULED: 1, IN_FLIGHT: 2, DEAD: 3}
 
 
@@ -86,10 +87,10 @@ class Queue:
         self.used_at_ms = created_at_ms
         self.calendar = calendar
         self.woken = woken
-        self.scheduled: Table = {}
-        self.ready: Table = {}
-        self.in_flight: Table = {}
-        self.dead: Table = {}
+        self.scheduled: Messages = Table()
+        self.ready: Messages = Table()
+        self.in_flight: Messages = Table()
+        self.dead: Messages = Table()
         self.body_bytes = 0
         self.counters = Counters()
         self.line: ReadyLine | None = None
@@ -118,7 +119,7 @@ class Queue:
     def message_count(self) -> int:
         return self.depth + len(self.dead)
 
-    def tables(self) -> tuple[Table, Table, Table, Table]:
+    def tables(self) -> tuple[Messages, Messages, Messages, Messages]:
         return self.ready, self.scheduled, self.in_flight, self.dead
 
     def find(self, sequence: int) -> Message | None:
@@ -263,14 +264,14 @@ class Queue:
         self.body_bytes += message.body_bytes
         self.dead[message.sequence] = message
 
-    def take_all(self, *, ready_only: bool) -> list[Table]:
+    def take_all(self, *, ready_only: bool) -> list[Messages]:
         """Empty the queue at once, whatever its depth; the caller frees what was in it, and its bytes, at leisure."""
         if ready_only:
             taken = [self.ready]
-            self.ready = {}
+            self.ready = Table()
         else:
             taken = [table for table in self.tables() if table]
-            self.ready, self.scheduled, self.in_flight, self.dead = {}, {}, {}, {}
+            self.ready, self.scheduled, self.in_flight, self.dead = Table(), Table(), Table(), Table()
             self.dedup = None
         self.counters.purged += sum(map(len, taken))
         self.line = None
@@ -383,8 +384,9 @@ class Queue:
             del self.dead[message.sequence]
 
 
-def _in_sequence(table: Table) -> Table:
+def _in_sequence(table: Messages) -> Messages:
     """The table in the order of its keys, which relocated and returned messages may have disturbed."""
     sequences = list(table)
-    in_order = sorted(sequences)
-    return table if sequences == in_order else {sequence: table[sequence] for sequence in in_order}
+    if sequences == sorted(sequences):
+        return table
+    return Table(dict(table.items()))

@@ -10,7 +10,7 @@ from smista.core.calendar import Calendar
 from smista.core.errors import NamespaceNotFound, QueueNotFound
 from smista.core.exchanges import Topology
 from smista.core.journal import Journal
-from smista.core.queue import Queue, Table
+from smista.core.queue import Messages, Queue
 from smista.core.settings import QueueSettings
 
 BODY_BYTES_MAX = 1 << 20
@@ -58,7 +58,7 @@ class BrokerState:
         self.next_sequence = 1
         self.woken: set[Queue] = set()
         """Queues in which something became ready while somebody was waiting; the engine empties it."""
-        self.graves: list[tuple[Queue, Table]] = []
+        self.graves: list[tuple[Queue, Messages]] = []
         """Tables of purged messages whose memory is still to be freed, see `bury`."""
 
     def namespace(self, name: str) -> Namespace:

@@ -18,8 +18,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """... the log is not larger than this."""
     log_slack_bytes: int = 8 * MIB
     """How much dead weight the log may carry before it is reclaimed, beside as much as is alive."""
-    block_bytes_max: int = MIB
-    """A block that has grown to this is sealed even while an earlier one is being written."""
+    block_bytes_max: int = MIB // 4
+    """A block that has grown to this is sealed even while an earlier one is being written. Reclaiming a block holds up
+    everything else for as long as its messages take to write again: 25 ms for 1 MiB of small ones."""
     waiting_bytes_max: int = 32 * MIB
     """When more than this waits to be written, publishers wait."""
     disk_free_bytes_min: int = 128 * MIB

@@ -1,0 +1,87 @@
+"""A table is a dict, whatever order its keys come and go in; only it never holds them all in one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smista.core import table
+from smista.core.table import Table
+
+KEYS = st.integers(min_value=1, max_value=60)
+STEPS = st.lists(st.tuples(st.sampled_from(["set", "set", "set", "delete", "pop", "popitem"]), KEYS), max_size=200)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_chunks() -> Iterator[None]:
+    patch = pytest.MonkeyPatch()
+    patch.setattr(table, "CHUNK", 4)
+    yield
+    patch.undo()
+
+
+def chunks_of(numbers: Table[str]) -> list[dict[int, str]]:
+    return [numbers._only] if numbers._chunks is None else numbers._chunks
+
+
+@given(STEPS)
+def test_a_table_holds_what_a_dict_would(steps: list[tuple[str, int]]) -> None:
+    plain: dict[int, str] = {}
+    numbers: Table[str] = Table()
+    for step, key in steps:
+        match step:
+            case "set":
+                plain[key] = numbers[key] = f"{key} of {len(plain)}"
+            case "delete" if key in plain:
+                del plain[key], numbers[key]
+            case "pop":
+                assert numbers.pop(key, None) == plain.pop(key, None)
+            case "popitem" if plain:
+                removed, value = numbers.popitem()
+                assert plain.pop(removed) == value
+        assert len(numbers) == len(plain)
+        assert bool(numbers) is bool(plain)
+        assert dict(numbers.items()) == plain
+        assert sorted(numbers) == sorted(plain)
+        assert sorted(numbers.values()) == sorted(plain.values())
+        assert all(numbers[present] == plain[present] == numbers.get(present) for present in plain)
+        assert all((other in numbers) is (other in plain) for other in range(1, 61))
+        assert all(len(chunk) <= 6 for chunk in chunks_of(numbers))
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "random"])
+def test_no_chunk_outgrows_its_bound(order: str) -> None:
+    keys = list(range(1, 1001))
+    if order == "descending":
+        keys.reverse()
+    elif order == "random":
+        random.Random(1).shuffle(keys)
+    numbers: Table[str] = Table()
+    for key in keys:
+        numbers[key] = str(key)
+    assert max(map(len, chunks_of(numbers))) <= 5
+    assert len(chunks_of(numbers)) <= 500
+    assert len(numbers) == 1000
+
+
+def test_what_is_missing_is_a_key_error() -> None:
+    numbers = Table({number: str(number) for number in range(20)})
+    for wrong in (20, -1):
+        with pytest.raises(KeyError):
+            numbers[wrong]
+        with pytest.raises(KeyError):
+            numbers.pop(wrong)
+        with pytest.raises(KeyError):
+            del numbers[wrong]
+    assert len(numbers) == 20
+
+
+def test_an_emptied_table_is_one_plain_dict_again() -> None:
+    numbers = Table({number: str(number) for number in range(20)})
+    for number in range(18):
+        del numbers[number]
+    assert chunks_of(numbers) == [{18: "18", 19: "19"}]
