@@ -18,7 +18,7 @@ heap with traffic.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from smista.core.table import Table
@@ -53,6 +53,17 @@ class Calendar:
             self._put(self._ticks, self._tick_heap, (deadline_ms + TICK_MS - 1) >> TICK_SHIFT, entry)
         else:
             self._put(self._coarse, self._coarse_heap, deadline_ms >> COARSE_SHIFT, entry)
+
+    def add_all(self, entries: Sequence[Entry], deadline_ms: int, now_ms: int) -> None:
+        """As `add`, for many with one deadline and none that is held already."""
+        self.add(entries[0], deadline_ms, now_ms)
+        if deadline_ms - now_ms < NEAR_MS:
+            bucket = self._ticks[(deadline_ms + TICK_MS - 1) >> TICK_SHIFT]
+        else:
+            bucket = self._coarse[deadline_ms >> COARSE_SHIFT]
+        for entry in entries:
+            entry.deadline_ms = deadline_ms
+            bucket[entry.sequence] = entry
 
     def remove(self, entry: Entry) -> None:
         deadline_ms = entry.deadline_ms

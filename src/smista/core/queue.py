@@ -144,7 +144,14 @@ class Queue:
             self.scheduled[message.sequence] = message
         else:
             self.ready[message.sequence] = message
-        if self.is_attached:
+        if not self.is_attached:
+            return
+        if self.groups is None and message.expires_at_ms is None and message.state is READY:
+            # Nearly every message: nothing to hold back, nothing to time.
+            (self.line or self._line()).append(message)
+            if self.is_watched:
+                self.woken.add(self)
+        else:
             self._index(message, now_ms, is_new=True)
 
     def restore(self, message: Message) -> None:

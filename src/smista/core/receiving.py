@@ -50,13 +50,15 @@ def receive(
             line.put_back(message)
             expire(state, queue, message, now_ms=now_ms)
             continue
-        queue.lease(message, deadline_ms, now_ms, state.run)
+        queue.lease(message, None, now_ms, state.run)
         taken.append(message)
         if several_per_group and queue.groups is not None:
             for follower in queue.groups.followers(message)[: limit - len(taken)]:
-                queue.lease(follower, deadline_ms, now_ms, state.run)
+                queue.lease(follower, None, now_ms, state.run)
                 taken.append(follower)
     if taken:
+        if deadline_ms is not None:
+            state.calendar.add_all(taken, deadline_ms, now_ms)
         if queue.rate is not None:
             queue.rate.take(len(taken))
         state.journal.delivered(

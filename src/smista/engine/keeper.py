@@ -65,6 +65,7 @@ class Keeper:
         self.pressure = Pressure(
             disk_free_bytes_min=settings.disk_free_bytes_min, memory_bytes_max=settings.memory_bytes_max
         )
+        self._paging.has_let_go = recovery.has_left_bodies
         for block in recovery.blocks:
             self._reclaimer.block_written(*block)
         recovery.finish(self.recorder, clock.now_ms())

@@ -29,6 +29,8 @@ class Paging:
         self._resident_bytes_max = resident_bytes_max
         self._entering: dict[int, list[Message]] = {}
         self._blocks: OrderedDict[int, dict[int, bytes]] = OrderedDict()
+        self.has_let_go = False
+        """Whether any body was ever let go: while not, nobody needs to look."""
 
     @property
     def is_over(self) -> bool:
@@ -55,10 +57,13 @@ class Paging:
         body = message.body
         if message.position and message.state is not State.GONE and type(body) is bytes:
             message.body = len(body)
+            self.has_let_go = True
             self._recorder.resident_bytes -= len(body)
 
     def missing(self, messages: Iterable[Message]) -> list[int]:
         """The blocks from which bodies of these messages must be brought back."""
+        if not self.has_let_go:
+            return []
         return sorted(
             {
                 message.position

@@ -62,6 +62,8 @@ class Recovery:
         self.blocks: list[tuple[int, int, int]] = []
         """Position, size and time of each block."""
         self.lasting: set[int] = set()
+        self.has_left_bodies = False
+        """Whether some bodies were left in the log because memory is short."""
         self._resident_left = resident_bytes_max
         self._shells: dict[int, Queue] = {}
         self._deleted: set[int] = set()
@@ -429,6 +431,7 @@ class Recovery:
 
     def _body(self, body: bytes) -> bytes | int:
         if len(body) > self._resident_left:
+            self.has_left_bodies = True
             return len(body)
         self._resident_left -= len(body)
         return body
