@@ -187,10 +187,13 @@ class Keeper:
     async def _reclaim(self) -> None:
         """Drop blocks from the front while that is worth it, writing again what still lives in them."""
         floor = None
+        self._reclaimer.begin_pass()
         try:
             while not self._is_closed and self.failure is None:
                 position = self._reclaimer.next_block()
                 if position is None or position > self._committer.durable_position:
+                    break
+                if self._reclaimer.is_pass_over(position):
                     break
                 if self._reclaimer.needs_reading(position):
                     try:

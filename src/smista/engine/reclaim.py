@@ -1,7 +1,7 @@
 """Reclaiming space: what still lives in the oldest block is written again at the end, and the front is dropped.
 
 Blocks are dropped from the front only, so a record can never go before the message it settles. Total size stays within
-about twice the live bytes plus what `log_retention` asks to keep for readers of the log. A block with nothing alive in
+about twice what is needed plus what `log_retention` asks to keep for readers of the log. A block with nothing alive in
 it, and nothing lasting (declarations, deduplication memory), is dropped unread; that is the common case by far.
 """
 
@@ -47,6 +47,9 @@ class Reclaimer:
         self._slack_bytes = slack_bytes
         self._blocks: deque[tuple[int, int, int]] = deque()
         self.total_bytes = 0
+        self._pass_end = 0
+        self._needed_bytes = 0
+        """What the last whole pass could not get rid of: declarations and deduplication memory count as well."""
 
     def block_written(self, position: int, size: int, at_ms: int) -> None:
         self._blocks.append((position, size, at_ms))
@@ -57,11 +60,22 @@ class Reclaimer:
         if len(self._blocks) < 2:
             return None
         position, _, at_ms = self._blocks[0]
-        if self.total_bytes <= 2 * self._recorder.live_total + self._slack_bytes:
+        if self.total_bytes <= 2 * max(self._recorder.live_total, self._needed_bytes) + self._slack_bytes:
             return None
         if self.total_bytes <= self._retention_bytes and self._clock.now_ms() - at_ms < self._retention_ms:
             return None
         return position
+
+    def begin_pass(self) -> None:
+        self._pass_end = self._blocks[-1][0]
+
+    def is_pass_over(self, position: int) -> bool:
+        """Whether everything that was there when the pass began has been looked at. All that is left is needed then,
+        and going on would only write it again and again."""
+        if position <= self._pass_end:
+            return False
+        self._needed_bytes = self.total_bytes
+        return True
 
     def needs_reading(self, position: int) -> bool:
         return position in self._recorder.live or position in self._recorder.lasting
