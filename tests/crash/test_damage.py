@@ -108,7 +108,9 @@ async def test_a_flipped_bit_never_yields_a_wrong_body(tmp_path: Path, state: st
         except Exception as error:
             raise AssertionError(f"bit {bit} of byte {offset} of {name}") from error
     tell(f"damage, {state}: {FLIPS} flipped bits: {dict(outcomes)}, wrong bodies 0")
-    assert outcomes.keys() <= {"sound", "served", "stopped", "log_damaged", "log_foreign", "log_newer", "log_failed"}, outcomes
+    assert outcomes.keys() <= {"sound", "served", "stopped", "log_damaged", "log_foreign", "log_newer", "log_failed"}, (
+        outcomes
+    )
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ What the queue must not know: other queues, exchanges, consumers, the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from smista.core.calendar import Calendar
 from smista.core.counters import Counters
@@ -154,6 +154,14 @@ class Queue:
         else:
             self._index(message, now_ms, is_new=True)
 
+    def insert_ready(self, messages: Sequence[Message]) -> None:
+        """Many of one priority enter at once, where there are no groups and none of them ever expires."""
+        self.body_bytes += sum([message.body_bytes for message in messages])
+        self.ready.add_all({message.sequence: message for message in messages})
+        self._line().extend(messages)
+        if self.is_watched:
+            self.woken.add(self)
+
     def restore(self, message: Message) -> None:
         """A message is read from the log in the state it had there."""
         self.body_bytes += message.body_bytes
@@ -184,6 +192,32 @@ class Queue:
                 self.calendar.add(message, deadline_ms, now_ms)
         else:
             message.deadline_ms = deadline_ms
+
+    def lease_all(self, messages: Sequence[Message], now_ms: int, run: int) -> None:
+        """Many that were taken off the line go to a consumer; the caller sets their deadlines."""
+        first_count = wait_ms = 0
+        taken: dict[int, Message] = {}
+        for message in messages:
+            deliveries = message.deliveries
+            if deliveries is None:
+                message.deliveries = Deliveries(1, 0, now_ms, now_ms, True, run)
+                first_count += 1
+                wait_ms += now_ms - message.ready_at_ms
+            else:
+                deliveries.count += 1
+                deliveries.last_at_ms = now_ms
+                deliveries.is_open = True
+                deliveries.run = run
+            message.state = IN_FLIGHT
+            taken[message.sequence] = message
+            if message.deadline_ms is not None:
+                self.calendar.remove(message)
+        counters = self.counters
+        counters.first_delivered += first_count
+        counters.wait_ms_total += wait_ms
+        counters.delivered += len(messages)
+        self.ready.remove_all(taken)
+        self.in_flight.add_all(taken)
 
     def extend(self, message: Message, deadline_ms: int | None, now_ms: int) -> None:
         if not self.is_attached:

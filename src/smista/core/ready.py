@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from smista.core.message import Message, State
 
@@ -51,6 +51,16 @@ class Bucket:
         tail.append(message)
         self.count += 1
         self.slots += 1
+
+    def extend(self, messages: Sequence[Message]) -> None:
+        tail = self.segments[-1]
+        if len(tail) + len(messages) > SEGMENT:
+            for message in messages:
+                self.append(message)
+        else:
+            tail.extend(messages)
+            self.count += len(messages)
+            self.slots += len(messages)
 
     def put_back(self, message: Message) -> None:
         heapq.heappush(self.returned, (message.sequence, message))
@@ -121,6 +131,11 @@ class ReadyLine:
         bucket = self._buckets.get(message.priority)
         (bucket or self._open(message.priority)).append(message)
 
+    def extend(self, messages: Sequence[Message]) -> None:
+        """As `append`, for messages of one priority."""
+        priority = messages[0].priority
+        (self._buckets.get(priority) or self._open(priority)).extend(messages)
+
     def put_back(self, message: Message) -> None:
         """Put in a message that comes back to its old place."""
         bucket = self._buckets.get(message.priority)
@@ -153,8 +168,9 @@ class ReadyLine:
 
     def position(self, priority: int) -> int:
         """How many messages stand at this priority or above: the place of one that was just appended."""
-        if len(self._priorities) == 1:
-            return self._buckets[priority].count
+        bucket = self._buckets.get(priority)
+        if bucket is not None and len(self._buckets) == 1:
+            return bucket.count
         return sum(bucket.count for other, bucket in self._buckets.items() if other >= priority)
 
     def in_order(self) -> Iterator[Message]:

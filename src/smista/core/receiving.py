@@ -39,6 +39,7 @@ def receive(
     counters = queue.counters
     first_before, wait_before_ms = counters.first_delivered, counters.wait_ms_total
     taken: list[Message] = []
+    leased = 0
     while len(taken) < limit:
         message = line.pop()
         if message is None:
@@ -48,15 +49,15 @@ def receive(
             retention_ms is not None and message.ready_at_ms + retention_ms <= now_ms
         ):
             line.put_back(message)
+            queue.lease_all(taken[leased:], now_ms, state.run)
+            leased = len(taken)
             expire(state, queue, message, now_ms=now_ms)
             continue
-        queue.lease(message, None, now_ms, state.run)
         taken.append(message)
         if several_per_group and queue.groups is not None:
-            for follower in queue.groups.followers(message)[: limit - len(taken)]:
-                queue.lease(follower, None, now_ms, state.run)
-                taken.append(follower)
+            taken += queue.groups.followers(message)[: limit - len(taken)]
     if taken:
+        queue.lease_all(taken[leased:] if leased else taken, now_ms, state.run)
         if deadline_ms is not None:
             state.calendar.add_all(taken, deadline_ms, now_ms)
         if queue.rate is not None:
