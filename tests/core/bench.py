@@ -126,8 +126,10 @@ class Bench:
             raise result
         return result
 
-    def publish_all(self, publications: list[Publication], *, queue: Queue | None = None) -> list[publishing.Result]:
-        return publishing.publish(self.state, queue or self.queue, publications, now_ms=self.now_ms)
+    def publish_all(
+        self, publications: list[Publication], *, batch_id: str | None = None, queue: Queue | None = None
+    ) -> list[publishing.Result]:
+        return publishing.publish(self.state, queue or self.queue, publications, batch_id=batch_id, now_ms=self.now_ms)
 
     def publish_many(self, count: int) -> list[int]:
         """Bodies b"0", b"1" and so on; returns the ids."""

@@ -57,7 +57,7 @@ def test_declaring_again_with_others_names_every_difference(orders: Bench) -> No
         {"retention_ms": 0},
         {"delay_ms": -1},
         {"prefetch": 0},
-        {"max_prefetch": 70_000},
+        {"max_prefetch": 1 << 40},
         {"prefetch": 1001},
         {"rate_limit": 0},
         {"rate_limit": float("inf")},

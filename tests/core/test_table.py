@@ -85,3 +85,34 @@ def test_an_emptied_table_is_one_plain_dict_again() -> None:
     for number in range(18):
         del numbers[number]
     assert chunks_of(numbers) == [{18: "18", 19: "19"}]
+
+
+@pytest.mark.parametrize("count", range(1, 13))
+def test_a_table_of_any_size_can_be_emptied_and_used_again(count: int) -> None:
+    """One more than a chunk holds is still one chunk: what is left when that is empty must be a table too."""
+    numbers: Table[str] = Table()
+    for _ in range(2):
+        for number in range(count):
+            numbers[number] = str(number)
+        for number in range(count):
+            del numbers[number]
+        assert (len(numbers), numbers.get(0), list(numbers)) == (0, None, [])
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sets(KEYS)), max_size=20))
+def test_many_at_once_is_as_one_after_the_other(steps: list[tuple[bool, set[int]]]) -> None:
+    plain: dict[int, str] = {}
+    numbers: Table[str] = Table()
+    for is_adding, keys in steps:
+        if is_adding:
+            added = {key: f"{key} of {len(plain)}" for key in sorted(keys)}
+            plain.update(added)
+            numbers.add_all(added)
+        else:
+            gone = keys & plain.keys()
+            numbers.remove_all(gone)
+            for key in gone:
+                del plain[key]
+        assert dict(numbers.items()) == plain
+        assert len(numbers) == len(plain)
+        assert all(numbers.get(key) == plain.get(key) for key in range(1, 61))

@@ -8,17 +8,22 @@ starts again. When no target can take it, it is parked, in state dead, where it 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
+
+import msgspec
 
 from smista.core.declaring import declare_queue, look_after
 from smista.core.errors import MessageNotFound, QueueFull
 from smista.core.exchanges import route
-from smista.core.message import Death, Fate, Message, Reason, State
+from smista.core.message import Death, Envelope, Fate, Message, Reason, State
 from smista.core.queue import Queue, error_text
 from smista.core.settings import NAME_BYTES_MAX, DeadLetterMode, Overflow, QueueSettings
 from smista.core.state import BrokerState
 
 DEAD_LETTER_SUFFIX = "_dlq"
 DEATHS_KEPT = 16
+BURIED_AT_ONCE = 1000
+MOVES = (DeadLetterMode.MOVE, DeadLetterMode.MOVE_OR_DROP)
 
 
 def expire(
@@ -33,7 +38,7 @@ def expire(
     """A message's time to live, or its queue's retention, has run out. Only the former makes a dead letter."""
     # What is dead already can only outlive the retention.
     is_ttl = message.expires_at_ms is not None and message.expires_at_ms <= now_ms and message.state is not State.DEAD
-    if is_ttl and queue.settings.dead_letter is DeadLetterMode.MOVE:
+    if is_ttl and queue.settings.dead_letter in MOVES:
         bury_in_dead_letters(state, queue, message, Reason.EXPIRED, failed_by=failed_by, error=error, now_ms=now_ms)
     else:
         discard(state, queue, message, Reason.EXPIRED if is_ttl else Reason.RETIRED, now_ms=now_ms)
@@ -70,11 +75,12 @@ def set_aside(state: BrokerState, queue: Queue, message: Message, fate: Fate) ->
     if mode is DeadLetterMode.DROP:
         discard(state, queue, message, fate.reason, now_ms=fate.at_ms)
         return True
-    targets = _targets(state, queue, message, fate) if mode is DeadLetterMode.MOVE else []
-    if not targets:
-        return False
-    _move_to(state, queue, message, targets, fate)
-    return True
+    targets = _targets(state, queue, message, fate) if mode in MOVES else []
+    if targets:
+        _move_to(state, queue, message, targets, fate, _address(queue, message))
+    elif mode is DeadLetterMode.MOVE_OR_DROP:
+        discard(state, queue, message, fate.reason, now_ms=fate.at_ms)
+    return bool(targets) or mode is DeadLetterMode.MOVE_OR_DROP
 
 
 def park(
@@ -93,13 +99,27 @@ def park(
     apply_parked(queue, message, fate)
 
 
-def _move_to(state: BrokerState, source: Queue, message: Message, targets: list[Queue], fate: Fate) -> Message:
-    """Move a message to the first target in one step; the other targets of a dead-letter exchange get copies."""
+def _move_to(
+    state: BrokerState,
+    source: Queue,
+    message: Message,
+    targets: list[Queue],
+    fate: Fate,
+    address: tuple[str, str] | None = None,
+) -> Message:
+    """Move a message to the first target in one step; the other targets of a dead-letter exchange get copies.
+
+    `address`: the exchange and key by which it goes there.
+    """
     sequence = state.next_sequence
     state.next_sequence = sequence + len(targets)
     copy = _restart(message, targets[0], sequence, fate.at_ms)
+    if address is not None:
+        copy.envelope = readdressed(message.envelope, *address)
     apply_moved(source, message, targets[0], copy, fate)
     state.journal.moved(source, message, targets[0], copy, fate)
+    if address is not None:
+        state.journal.readdressed(targets[0], copy)
     moved = copy
     for extra, target in enumerate(targets[1:], 1):
         copy = _restart(moved, target, sequence + extra, fate.at_ms)
@@ -108,7 +128,36 @@ def _move_to(state: BrokerState, source: Queue, message: Message, targets: list[
         state.journal.copied(target, copy, moved)
     for target in targets:
         look_after(target, fate.at_ms)
+        trim(state, target, now_ms=fate.at_ms)
     return moved
+
+
+def trim(state: BrokerState, queue: Queue, *, now_ms: int) -> None:
+    """Where a queue lets everything in and its first ready messages go instead: bring it back within its limits."""
+    settings = queue.settings
+    while drops_first(queue):
+        is_too_deep = settings.max_depth is not None and queue.limited_depth > settings.max_depth
+        is_too_big = settings.max_bytes is not None and queue.limited_bytes > settings.max_bytes
+        if is_too_big and state.graves:
+            # The bytes of what was purged count until they are freed.
+            state.bury(BURIED_AT_ONCE)
+            continue
+        first = None if queue.line is None else queue.line.first()
+        if first is None or not (is_too_deep or is_too_big):
+            return
+        fate = Fate(Reason.OVERFLOW, None, "", now_ms)
+        if settings.overflow is Overflow.DROP_OLDEST or not set_aside(state, queue, first, fate):
+            discard(state, queue, first, Reason.OVERFLOW, now_ms=now_ms)
+
+
+def drops_first(queue: Queue) -> bool:
+    """Whether a publish to this queue never fails for its limits, as in RabbitMQ: it may itself be what has to go."""
+    settings = queue.settings
+    return (
+        settings.limit_ready_only
+        and settings.overflow in (Overflow.DROP_OLDEST, Overflow.DEAD_LETTER_OLDEST)
+        and (settings.max_depth is not None or settings.max_bytes is not None)
+    )
 
 
 def redrive(
@@ -191,6 +240,12 @@ def _restart(message: Message, target: Queue, sequence: int, at_ms: int) -> Mess
     )
 
 
+@lru_cache(maxsize=256)
+def readdressed(envelope: Envelope, exchange: str, routing_key: str) -> Envelope:
+    """As a dead-letter exchange sends it on. What it said of its time to live is over."""
+    return msgspec.structs.replace(envelope, exchange=exchange, routing_key=routing_key, ttl_ms=None)
+
+
 def _die(queue: Queue, message: Message, fate: Fate) -> None:
     """Add one more death to a message; dying again in the same place for the same reason counts that one up."""
     queue.counters.count_death(fate.reason)
@@ -205,17 +260,20 @@ def _die(queue: Queue, message: Message, fate: Fate) -> None:
         fate.at_ms,
         0 if deliveries is None else deliveries.count,
         () if deliveries is None else deliveries.failures,
-        message.envelope.exchange,
-        message.envelope.routing_key,
+        same[0].exchange if same else message.envelope.exchange,
+        same[0].routing_key if same else message.envelope.routing_key,
         1 + sum(earlier.count for earlier in same),
+        same[0].first_at_ms if same else fate.at_ms,
+        same[0].is_first if same else not message.deaths,
     )
     message.deaths = (*others[-DEATHS_KEPT + 1 :], death)
 
 
 def has_room(queue: Queue, body_bytes: int) -> bool:
     settings = queue.settings
-    return (settings.max_depth is None or queue.depth < settings.max_depth) and (
-        settings.max_bytes is None or queue.body_bytes + body_bytes <= settings.max_bytes
+    return drops_first(queue) or (
+        (settings.max_depth is None or queue.limited_depth < settings.max_depth)
+        and (settings.max_bytes is None or queue.limited_bytes + body_bytes <= settings.max_bytes)
     )
 
 
@@ -225,14 +283,15 @@ def has_room(queue: Queue, body_bytes: int) -> bool:
 def _targets(state: BrokerState, queue: Queue, message: Message, fate: Fate) -> list[Queue]:
     settings = queue.settings
     namespace = state.namespaces[queue.namespace]
-    if settings.dead_letter_exchange is not None:
-        key = settings.dead_letter_routing_key
-        key = message.envelope.routing_key if key is None else key
-        if namespace.topology.find(settings.dead_letter_exchange) is None:
+    address = _address(queue, message)
+    if address is not None:
+        exchange, key = address
+        if namespace.topology.find(exchange) is None:
             return []
-        names = route(
-            namespace.topology, settings.dead_letter_exchange, key, None, namespace.queues.__contains__
-        ).queues
+        headers, extra_keys = state.read_routing(message.envelope.properties)
+        if settings.dead_letter_routing_key is not None:
+            extra_keys = ()
+        names = route(namespace.topology, exchange, key, headers, namespace.queues.__contains__, extra_keys).queues
         queues = [namespace.queues[name] for name in names]
     elif settings.dead_letter_queue is not None:
         target = namespace.queues.get(settings.dead_letter_queue)
@@ -242,13 +301,31 @@ def _targets(state: BrokerState, queue: Queue, message: Message, fate: Fate) -> 
         if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
             return []
         queues = [namespace.queues.get(name) or _make_target(state, queue, name, fate.at_ms)]
-    return [target for target in queues if target is not queue and _can_take(state, target, message, fate)]
+    return [
+        target
+        for target in queues
+        if not _goes_in_a_circle(queue, target, message, fate) and _can_take(state, target, message, fate)
+    ]
+
+
+def _address(queue: Queue, message: Message) -> tuple[str, str] | None:
+    """The exchange and the key by which its dead letters leave a queue; None where they go to a queue by name."""
+    settings, envelope = queue.settings, message.envelope
+    if settings.dead_letter_exchange is None:
+        return None
+    key = settings.dead_letter_routing_key
+    if key is None:
+        key = envelope.routing_key
+        if not key and not envelope.exchange and settings.dead_letter is DeadLetterMode.MOVE_OR_DROP:
+            # In RabbitMQ what is published to a queue by its name has that name as its key.
+            key = queue.name
+    return settings.dead_letter_exchange, key
 
 
 def _can_take(state: BrokerState, target: Queue, message: Message, fate: Fate) -> bool:
     """Whether a dead-letter queue has room, or makes some by dropping its oldest where it was declared so."""
     limit = target.settings.max_bytes
-    if _goes_in_a_circle(target, message, fate) or (limit is not None and message.body_bytes > limit):
+    if limit is not None and message.body_bytes > limit and not drops_first(target):
         return False
     while not has_room(target, message.body_bytes):
         oldest = None if target.line is None else target.line.oldest()
@@ -258,11 +335,13 @@ def _can_take(state: BrokerState, target: Queue, message: Message, fate: Fate) -
     return True
 
 
-def _goes_in_a_circle(target: Queue, message: Message, fate: Fate) -> bool:
+def _goes_in_a_circle(source: Queue, target: Queue, message: Message, fate: Fate) -> bool:
     """Whether it died in the target before and nobody has rejected it since: nothing would ever stop it.
 
     RabbitMQ's rule. A rejection is a consumer's wish, so "reject, wait in a queue with a TTL, come back" may go on.
     """
+    if target is source:
+        return fate.reason is not Reason.REJECTED or source.settings.dead_letter is not DeadLetterMode.MOVE_OR_DROP
     if fate.reason is Reason.REJECTED:
         return False
     for death in reversed(message.deaths):

@@ -6,6 +6,8 @@ that names the difference.
 
 from __future__ import annotations
 
+import msgspec
+
 from smista.core.errors import DeadLetterCycle, InvalidArgument, QueueDiffers, QueueInUse, QueueNotEmpty
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings
 from smista.core.queue import Queue
@@ -28,7 +30,7 @@ def declare_queue(
     space = state.namespaces.get(namespace)
     present = None if space is None else space.queues.get(name)
     if present is not None:
-        if present.settings != settings:
+        if not is_same(present.settings, settings):
             raise QueueDiffers(
                 f"Queue {name!r} is declared already, with other settings ({'; '.join(_named(present, settings))}); "
                 "declare it with the present ones, alter it, or delete it first."
@@ -43,6 +45,11 @@ def declare_queue(
     schedule_check(queue, now_ms)
     state.journal.queue_declared(queue)
     return queue
+
+
+def is_same(present: QueueSettings, wanted: QueueSettings) -> bool:
+    """Whether two settings make the same queue: what the doors keep with it does not count."""
+    return present == msgspec.structs.replace(wanted, annotations=present.annotations)
 
 
 def alter_queue(state: BrokerState, queue: Queue, settings: QueueSettings, *, now_ms: int) -> None:

@@ -73,6 +73,9 @@ class Journal:
     def moved(self, source: Queue, message: Message, target: Queue, copy: Message, fate: Fate) -> None:
         """Out of one queue and into another as `copy`, in one record: dead-lettered or redriven."""
 
+    def readdressed(self, queue: Queue, message: Message) -> None:
+        """After a move: a dead-letter exchange sent it on, so that exchange and its key are the message's now."""
+
     def copied(self, target: Queue, copy: Message, original: Message) -> None:
         """Beside a move: a dead-letter exchange led to several queues, and this one gets a copy."""
 

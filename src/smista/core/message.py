@@ -105,7 +105,11 @@ class Deliveries(msgspec.Struct, gc=False):
 
 
 class Death(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One passage of a message into a dead-letter queue (or into the state dead in its own)."""
+    """One passage of a message into a dead-letter queue (or into the state dead in its own).
+
+    Dying again in the same queue for the same reason counts the entry up: exchange and routing key, by which it had
+    come there, then stay those of the first time.
+    """
 
     queue: str
     reason: Reason
@@ -115,6 +119,10 @@ class Death(msgspec.Struct, frozen=True, gc=False, array_like=True):
     exchange: str = ""
     routing_key: str = ""
     count: int = 1
+    first_at_ms: int = 0
+    """When it first died so; 0 in logs of old."""
+    is_first: bool = False
+    """Whether no death came before this one's first time."""
 
 
 class Fate(msgspec.Struct, frozen=True, gc=False):

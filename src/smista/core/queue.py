@@ -49,6 +49,7 @@ class Queue:
         "deadline_ms",
         "dedup",
         "groups",
+        "held_bytes",
         "in_flight",
         "is_attached",
         "is_deleted",
@@ -92,6 +93,8 @@ class Queue:
         self.in_flight: Messages = Table()
         self.dead: Messages = Table()
         self.body_bytes = 0
+        self.held_bytes = 0
+        """How many of them are in flight; counted only where `limited_bytes` needs it."""
         self.counters = Counters()
         self.line: ReadyLine | None = None
         self.groups: Groups | None = None
@@ -112,8 +115,22 @@ class Queue:
 
     @property
     def depth(self) -> int:
-        """What `max_depth` is held against: all but the dead."""
+        """All but the dead."""
         return len(self.ready) + len(self.scheduled) + len(self.in_flight)
+
+    @property
+    def limited_depth(self) -> int:
+        """What `max_depth` is held against: all but the dead, or only what is ready."""
+        return len(self.ready) if self.settings.limit_ready_only else self.depth
+
+    @property
+    def limited_bytes(self) -> int:
+        """What `max_bytes` is held against: all there are, or only those of what nobody holds."""
+        return self.body_bytes - self.held_bytes
+
+    @property
+    def _counts_held(self) -> bool:
+        return self.settings.limit_ready_only and self.settings.max_bytes is not None
 
     @property
     def message_count(self) -> int:
@@ -185,6 +202,8 @@ class Queue:
             self.scheduled.pop(sequence, None)
         message.state = IN_FLIGHT
         self.in_flight[sequence] = message
+        if self._counts_held:
+            self.held_bytes += message.body_bytes
         if self.is_attached:
             if message.deadline_ms is not None:
                 self.calendar.remove(message)
@@ -218,6 +237,8 @@ class Queue:
         counters.delivered += len(messages)
         self.ready.remove_all(taken)
         self.in_flight.add_all(taken)
+        if self._counts_held:
+            self.held_bytes += sum([message.body_bytes for message in messages])
 
     def extend(self, message: Message, deadline_ms: int | None, now_ms: int) -> None:
         if not self.is_attached:
@@ -313,6 +334,7 @@ class Queue:
         else:
             taken = [table for table in self.tables() if table]
             self.ready, self.scheduled, self.in_flight, self.dead = Table(), Table(), Table(), Table()
+            self.held_bytes = 0
             self.dedup = None
         self.counters.purged += sum(map(len, taken))
         self.line = None
@@ -332,6 +354,7 @@ class Queue:
         if self.settings.rate_limit is not None:
             self.rate = RateLimit(self.settings.rate_limit, now_ms)
         self.ready = _in_sequence(self.ready)
+        self.held_bytes = sum(message.body_bytes for message in self.in_flight.values()) if self._counts_held else 0
         self._rebuild_groups()
         groups = self.groups
         for message in self.ready.values():
@@ -417,6 +440,8 @@ class Queue:
         state = message.state
         if state is IN_FLIGHT:
             del self.in_flight[message.sequence]
+            if self.held_bytes:
+                self.held_bytes -= message.body_bytes
         elif state is READY:
             del self.ready[message.sequence]
         elif state is SCHEDULED:

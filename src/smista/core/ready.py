@@ -166,6 +166,14 @@ class ReadyLine:
         heads = [head for bucket in self._buckets.values() if (head := bucket.head()) is not None]
         return min(heads, key=lambda message: message.sequence, default=None)
 
+    def first(self) -> Message | None:
+        """The ready message of the highest priority that has been there longest; left in place."""
+        for negated in self._priorities:
+            head = self._buckets[-negated].head()
+            if head is not None:
+                return head
+        return None
+
     def position(self, priority: int) -> int:
         """How many messages stand at this priority or above: the place of one that was just appended."""
         bucket = self._buckets.get(priority)

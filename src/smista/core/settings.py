@@ -12,7 +12,7 @@ from smista.core.message import FOREVER_MS
 DAY_MS = 24 * 60 * 60 * 1000
 PRIORITY_MAX = 255
 NAME_BYTES_MAX = 255
-PREFETCH_MAX = 65_535
+PREFETCH_MAX = 1 << 31
 
 
 class Backoff(enum.StrEnum):
@@ -25,12 +25,14 @@ class Overflow(enum.StrEnum):
     REJECT = "reject"
     DROP_OLDEST = "drop-oldest"
     DEAD_LETTER_OLDEST = "dead-letter-oldest"
+    DEAD_LETTER_NEWEST = "dead-letter-newest"  # refused as by `reject`, and set aside
 
 
 class DeadLetterMode(enum.StrEnum):
     """Where a message goes that has failed for good."""
 
-    MOVE = "move"  # to the dead-letter queue or exchange
+    MOVE = "move"  # to the dead-letter queue or exchange; parked if none takes it
+    MOVE_OR_DROP = "move-or-drop"  # the same, but nowhere if none takes it, as RabbitMQ does
     PARK = "park"  # stays in its own queue, in state dead
     DROP = "drop"  # nowhere; only where an operator asks for it
 
@@ -60,6 +62,7 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     dead_letter_max_depth: int | None = 10_000
     max_depth: int | None = None
     max_bytes: int | None = None
+    limit_ready_only: bool = False
     body_bytes_max: int | None = None
     overflow: Overflow = Overflow.REJECT
     message_ttl_ms: int | None = None
@@ -74,10 +77,12 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     rate_limit: float | None = None
     ordered: bool = False
     max_priority: int = PRIORITY_MAX
+    clamp_priority: bool = False
     default_priority: int = 0
     priority_policy: PriorityPolicy = PriorityPolicy.STRICT
     single_active_consumer: bool = False
     expires_ms: int | None = None
+    annotations: tuple[tuple[str, str], ...] = ()
 
 
 DEFAULT = QueueSettings()
@@ -90,8 +95,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "retry_cap_ms": (0, FOREVER_MS),
     "retry_jitter": (0.0, 1.0),
     "dead_letter_max_depth": (1, 1 << 62),
-    "max_depth": (1, 1 << 62),
-    "max_bytes": (1, 1 << 62),
+    "max_depth": (0, 1 << 62),
+    "max_bytes": (0, 1 << 62),
     "body_bytes_max": (1, 1 << 31),
     "message_ttl_ms": (0, FOREVER_MS),
     "retention_ms": (1, FOREVER_MS),
@@ -116,6 +121,9 @@ def check_settings(settings: QueueSettings) -> None:
         value = getattr(settings, field)
         if value is not None and not least <= value <= most:
             raise InvalidSettings(f"Setting {field} is {value}; give it a value from {least} to {most}.")
+    for field in ("max_depth", "max_bytes"):
+        if getattr(settings, field) == 0 and not settings.limit_ready_only:
+            raise InvalidSettings(f"Setting {field} is 0; only with limit_ready_only could anything pass.")
     if settings.default_priority > settings.max_priority:
         raise InvalidSettings(
             f"Setting default_priority ({settings.default_priority}) is above max_priority "

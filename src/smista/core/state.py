@@ -6,6 +6,8 @@ Commands live in modules of their own (`publishing`, `receiving`, `settling`, `d
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 from smista.core.calendar import Calendar
 from smista.core.errors import NamespaceNotFound, QueueNotFound
 from smista.core.exchanges import Topology
@@ -13,6 +15,7 @@ from smista.core.journal import Journal
 from smista.core.queue import Messages, Queue
 from smista.core.settings import QueueSettings
 
+ReadRouting = Callable[[bytes], tuple[Mapping[str, object] | None, Sequence[str]]]
 BODY_BYTES_MAX = 1 << 20
 DEFAULT_NAMESPACE = "/"
 
@@ -40,7 +43,9 @@ class BrokerState:
         "next_queue",
         "next_sequence",
         "queues",
+        "read_routing",
         "run",
+        "serve_now",
         "woken",
     )
 
@@ -51,6 +56,11 @@ class BrokerState:
         self.namespaces: dict[str, Namespace] = {DEFAULT_NAMESPACE: Namespace(DEFAULT_NAMESPACE)}
         self.queues: dict[int, Queue] = {}
         self._instant_ms = 0
+        self.read_routing: ReadRouting = lambda properties: (None, ())
+        """How to find in a message's properties, which are the doors' business, what a dead letter is routed by beside
+        its key: headers, and further keys."""
+        self.serve_now: Callable[[Queue, int], None] | None = None
+        """The engine's: hand out what is ready to those who wait, at once. For what may not stay in its queue."""
         self.run = 0
         """How many times the log has been opened before; part of every receipt."""
         self.next_queue = 1
@@ -100,7 +110,9 @@ class BrokerState:
         )
         self.queues[number] = queue
         self.next_queue = max(self.next_queue, number + 1)
-        self.open_namespace(namespace).queues[name] = queue
+        space = self.open_namespace(namespace)
+        space.queues[name] = queue
+        space.topology.version += 1
         return queue
 
     def drop_queue(self, queue: Queue) -> None:

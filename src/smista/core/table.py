@@ -182,5 +182,6 @@ class Table(MutableMapping[int, V]):
         assert self._chunks is not None
         assert self._starts is not None
         del self._chunks[index], self._starts[index]
-        if len(self._chunks) == 1:
-            self._only, self._chunks, self._starts = self._chunks[0], None, None
+        if len(self._chunks) <= 1:
+            self._only = self._chunks[0] if self._chunks else {}
+            self._chunks = self._starts = None

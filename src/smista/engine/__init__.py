@@ -6,7 +6,7 @@ from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings, Route
 from smista.core.message import FOREVER_MS, Envelope, Publication, Reason, Receipt, State
 from smista.core.settings import Backoff, DeadLetterMode, DeduplicationScope, Overflow, PriorityPolicy, QueueSettings
 from smista.engine.broker import Broker
-from smista.engine.consumers import Subscription
+from smista.engine.consumers import CreditPool, Subscription
 from smista.engine.delivery import Delivery, Published
 from smista.engine.settings import BrokerSettings
 
@@ -16,6 +16,7 @@ __all__ = [
     "Binding",
     "Broker",
     "BrokerSettings",
+    "CreditPool",
     "DeadLetterMode",
     "DeduplicationScope",
     "Delivery",

@@ -27,13 +27,13 @@ from smista.core import browsing, dead_letters, declaring, publishing, receiving
 from smista.core.browsing import ANY, Filter
 from smista.core.counters import QueueStats
 from smista.core.errors import ConsumerNotFound, InvalidArgument, InvalidReceipt, MessageNotFound
-from smista.core.exchanges import Binding, ExchangeSettings, Route, explain
+from smista.core.exchanges import Binding, Exchange, ExchangeSettings, Route, explain, route
 from smista.core.message import Message, Publication, Reason, Receipt, State
 from smista.core.queue import Queue
 from smista.core.settings import DEFAULT, QueueSettings
 from smista.core.settling import Outcome
 from smista.core.state import DEFAULT_NAMESPACE
-from smista.engine.consumers import Poll, Subscription
+from smista.engine.consumers import CreditPool, Poll, Subscription
 from smista.engine.delivery import Delivery, Published
 from smista.engine.running import SLICE, RunningBroker
 from smista.errors import BrokerError
@@ -74,6 +74,10 @@ class Broker(RunningBroker):
         await self._leave()
         return depth
 
+    def use_queue(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Somebody asked for the queue: one that is deleted when nobody uses it lives on from here."""
+        self._state.queue(name, namespace).used_at_ms = self._enter()
+
     async def purge(self, name: str, *, ready_only: bool = False, namespace: str = DEFAULT_NAMESPACE) -> int:
         """Remove exactly what is in the queue now; returns how many messages that was."""
         now_ms = self._enter()
@@ -102,6 +106,10 @@ class Broker(RunningBroker):
     def queue_settings(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> QueueSettings:
         return self._state.queue(name, namespace).settings
 
+    def message_count(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> int:
+        """How many messages a queue holds, in any state; cheaper than all its statistics."""
+        return self._state.queue(name, namespace).message_count
+
     def stats(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> QueueStats:
         now_ms = self._enter()
         queue = self._state.queue(name, namespace)
@@ -110,24 +118,37 @@ class Broker(RunningBroker):
     # -- publishing ---------------------------------------------------------------------------------------------------
 
     async def publish(
-        self, queue: str, publications: Sequence[Publication], *, namespace: str = DEFAULT_NAMESPACE
+        self,
+        queue: str,
+        publications: Sequence[Publication],
+        *,
+        batch_id: str | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Published | BrokerError]:
         """Publish to a queue; per publication what became of it, in order. Returns when all are durable.
 
-        Raises where nothing at all was stored: no such queue, disk or memory low, broker stopped.
+        The same messages under the same `batch_id` again, within the queue's deduplication window, are not stored
+        again. Raises where nothing at all was stored: no such queue, disk or memory low, broker stopped.
         """
         await self.room()
-        results = self.publish_now(queue, publications, namespace=namespace)
+        results = self.publish_now(queue, publications, batch_id=batch_id, namespace=namespace)
         await self._keeper.durable()
         return results
 
     def publish_now(
-        self, queue: str, publications: Sequence[Publication], *, namespace: str = DEFAULT_NAMESPACE
+        self,
+        queue: str,
+        publications: Sequence[Publication],
+        *,
+        batch_id: str | None = None,
+        is_use: bool = True,
+        namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Published | BrokerError]:
+        """Without `is_use` a queue that is deleted when nobody uses it does not live longer for this."""
         now_ms = self._enter()
         self._check_pressure()
         target = self._state.queue(queue, namespace)
-        placed = publishing.publish(self._state, target, publications, now_ms=now_ms)
+        placed = publishing.publish(self._state, target, publications, batch_id=batch_id, is_use=is_use, now_ms=now_ms)
         self._after()
         return [self._published(one) if isinstance(one, publishing.Placed) else one for one in placed]
 
@@ -171,6 +192,22 @@ class Broker(RunningBroker):
         self._after()
         return [self._published(one) for one in placed]
 
+    def publish_to_queues_now(
+        self,
+        queues: Iterable[str],
+        publication: Publication,
+        *,
+        is_use: bool = True,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[Published | BrokerError]:
+        """Publish to several queues, each for itself: per queue what became of it, also where another refused it."""
+        now_ms = self._enter()
+        self._check_pressure()
+        found = [self._state.queue(name, namespace) for name in queues]
+        placed = publishing.publish_to_queues(self._state, found, publication, is_use=is_use, now_ms=now_ms)
+        self._after()
+        return [self._published(one) if isinstance(one, publishing.Placed) else one for one in placed]
+
     @property
     def is_behind(self) -> bool:
         """Whether so much waits to be written that publishers should be held back."""
@@ -179,6 +216,28 @@ class Broker(RunningBroker):
     async def room(self) -> None:
         """Wait until the log has caught up far enough to take more."""
         await self._keeper.room()
+
+    def queues_for(
+        self,
+        exchange: str,
+        routing_key: str,
+        *,
+        headers: Mapping[str, object] | None = None,
+        extra_keys: Sequence[str] = (),
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> tuple[str, ...]:
+        """The queues a message would go to; the same as long as `topology_version` is, if no headers are looked at."""
+        space = self._state.namespace(namespace)
+        space.topology.check_publish(exchange)
+        return route(space.topology, exchange, routing_key, headers, space.queues.__contains__, extra_keys).queues
+
+    def looks_at_headers(self, exchange: str, *, namespace: str = DEFAULT_NAMESPACE) -> bool:
+        """Whether a headers exchange is on the way from here: `queues_for` then depends on the headers too."""
+        return self._state.namespace(namespace).topology.looks_at_headers(exchange)
+
+    def topology_version(self, *, namespace: str = DEFAULT_NAMESPACE) -> int:
+        """Another number whenever exchanges, bindings or queues have changed."""
+        return self._state.namespace(namespace).topology.version
 
     def route(
         self,
@@ -216,8 +275,11 @@ class Broker(RunningBroker):
         declaring.unbind(self._state, self._state.namespace(namespace), binding)
         await self._leave()
 
-    def exchange_names(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
-        return [exchange.name for exchange in self._state.namespace(namespace).topology.exchanges()]
+    def exchanges(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Exchange]:
+        return list(self._state.namespace(namespace).topology.exchanges())
+
+    def exchange_settings(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> ExchangeSettings:
+        return self._state.namespace(namespace).topology.exchange(name).settings
 
     def bindings(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Binding]:
         return list(self._state.namespace(namespace).topology.bindings())
@@ -233,10 +295,14 @@ class Broker(RunningBroker):
         lease_ms: int | None = None,
         consumer: str = "",
         several_per_group: bool = False,
+        beside_active: bool = False,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Delivery]:
         """Up to `limit` messages under lease. With `wait_ms`, an empty queue is waited on, and answers at once when
-        something becomes ready; an empty list when nothing did."""
+        something becomes ready; an empty list when nothing did.
+
+        `beside_active`: also where a queue serves a single active consumer, of what that one has no credit for.
+        """
         now_ms = self._enter()
         source = self._state.queue(queue, namespace)
         if type(limit) is not int or not 1 <= limit <= source.settings.max_prefetch:
@@ -245,7 +311,8 @@ class Broker(RunningBroker):
             )
         if type(wait_ms) is not int or not 0 <= wait_ms <= WAIT_MS_MAX:
             raise InvalidArgument(f"wait_ms is {wait_ms!r}; give 0 to {WAIT_MS_MAX} milliseconds.")
-        self._consumers.check_poll(source)
+        if not beside_active:
+            self._consumers.check_poll(source)
         watch = self._consumers.watch(source)
         if watch is None or not len(watch.line):
             messages = receiving.receive(
@@ -300,40 +367,75 @@ class Broker(RunningBroker):
         prefetch: int | None = None,
         priority: int = 0,
         lease_ms: int | None = None,
+        pool: CreditPool | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Subscription:
         """Have messages pushed to `deliver` until `cancel`, never more than `prefetch` of them unsettled.
 
-        `ended` is called if the broker ends the subscription: the queue was deleted, the broker closes.
+        `ended` is called if the broker ends the subscription: the queue was deleted, the broker closes. Subscriptions
+        with the same `pool` together hold no more than its limit.
         """
         self._enter()
         source = self._state.queue(queue, namespace)
         if prefetch is None:
             prefetch = source.settings.prefetch
-        if type(prefetch) is not int or not 1 <= prefetch <= source.settings.max_prefetch:
-            raise InvalidArgument(
-                f"prefetch is {prefetch!r}; queue {queue!r} allows 1 to {source.settings.max_prefetch}."
-            )
+        _check_prefetch(source, prefetch)
         if lease_ms is not None:
             receiving.check_lease(lease_ms)
         subscription = Subscription(
-            source, consumer, deliver, ended, prefetch=prefetch, priority=priority, lease_ms=lease_ms
+            source, consumer, deliver, ended, prefetch=prefetch, priority=priority, lease_ms=lease_ms, pool=pool
         )
         self._consumers.add_subscription(subscription)
         self._state.woken.add(source)
         self._after()
         return subscription
 
-    def cancel(self, subscription: Subscription, *, is_vanished: bool = False) -> None:
+    def set_prefetch(self, subscription: Subscription, prefetch: int) -> None:
+        """How many unsettled messages a subscription may hold from now on; what it holds beyond that, it keeps."""
+        self._enter()
+        _check_prefetch(subscription.queue, prefetch)
+        subscription.prefetch = prefetch
+        self._consumers.has_credit(subscription)
+        self._after()
+
+    def hold_back(self, subscription: Subscription, is_held_back: bool) -> None:
+        """Push nothing to a subscription for now, whatever its credit: its connection is full. Or do so again."""
+        self._enter()
+        subscription.is_held_back = is_held_back
+        self._consumers.has_credit(subscription)
+        self._after()
+
+    def set_pool_limit(self, pool: CreditPool, limit: int) -> None:
+        """How much the subscriptions of a pool may hold together from now on."""
+        self._enter()
+        pool.limit = limit
+        for member in pool.members:
+            self._consumers.has_credit(member)
+        self._after()
+
+    def cancel(self, subscription: Subscription, *, is_vanished: bool = False, keeps_held: bool = False) -> None:
         """End a subscription. Its unsettled messages go back at once: released, or, if the consumer vanished with them,
-        as failed deliveries, so that a message that kills its consumers does not go round for ever."""
-        now_ms = self._enter()
+        as failed deliveries, so that a message that kills its consumers does not go round for ever.
+
+        With `keeps_held` the consumer keeps what it has, to settle it still; `give_back` ends that.
+        """
+        self._enter()
         if subscription.is_cancelled:
             raise ConsumerNotFound(
                 f"Consumer {subscription.consumer!r} of queue {subscription.queue.name!r} has been cancelled already."
             )
         # First what it holds goes back, so that whoever takes over gets it in order.
         subscription.is_cancelled = True
+        if subscription.pool is not None:
+            subscription.pool.members.pop(subscription, None)
+        if not keeps_held:
+            self.give_back(subscription, is_vanished=is_vanished)
+        self._consumers.remove(subscription)
+        self._after()
+
+    def give_back(self, subscription: Subscription, *, is_vanished: bool = False) -> None:
+        """Everything that an ended subscription still holds goes back."""
+        now_ms = self._enter()
         for sequence, delivery in list(subscription.held.items()):
             queue, message = settling.held(self._state, delivery)
             assert message.sequence == sequence
@@ -341,7 +443,6 @@ class Broker(RunningBroker):
                 settling.fail(self._state, queue, message, Reason.VANISHED, delay_ms=0, now_ms=now_ms)
             else:
                 settling.release(self._state, delivery, now_ms=now_ms)
-        self._consumers.remove(subscription)
         self._after()
 
     # -- settling -----------------------------------------------------------------------------------------------------
@@ -503,6 +604,22 @@ class Broker(RunningBroker):
         await self._keeper.durable()
         return moved
 
+    async def discard(self, queue: str, wanted: Filter, *, namespace: str = DEFAULT_NAMESPACE) -> int:
+        """Remove what a filter accepts and nobody holds; returns how many messages that was."""
+        self._enter()
+        source = self._state.queue(queue, namespace)
+        count = 0
+        for message in browsing.matching(source, wanted):
+            if message.state is State.IN_FLIGHT:
+                continue
+            dead_letters.discard(self._state, source, message, Reason.CANCELLED, now_ms=self._enter())
+            count += 1
+            if count % SLICE == 0:
+                self._after()
+                await asyncio.sleep(0)
+        await self._leave()
+        return count
+
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _published(self, placed: publishing.Placed) -> Published:
@@ -531,3 +648,10 @@ class Broker(RunningBroker):
         copies = [copy.copy(message) for message in messages]
         self._keeper.handed_over(messages)
         return copies
+
+
+def _check_prefetch(queue: Queue, prefetch: object) -> None:
+    if type(prefetch) is not int or not 1 <= prefetch <= queue.settings.max_prefetch:
+        raise InvalidArgument(
+            f"prefetch is {prefetch!r}; queue {queue.name!r} allows 1 to {queue.settings.max_prefetch}."
+        )

@@ -15,10 +15,12 @@ import asyncio
 import queue
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
 from smista.engine.errors import OutcomeUnknown
+from smista.engine.measures import BLOCK_BYTES, SYNC_MS, Histogram
 from smista.log import Log
 from smista.log.errors import LogError, LogFull
 
@@ -45,6 +47,8 @@ class Committer:
         self.is_full = False
         """The disk is full and a block is waiting for room."""
         self.free_bytes = log.free_bytes()
+        self.sync_ms = Histogram(SYNC_MS)
+        self.block_bytes = Histogram(BLOCK_BYTES)
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._on_durable = on_durable
@@ -93,10 +97,12 @@ class Committer:
 
     # -- on the loop --------------------------------------------------------------------------------------------------
 
-    def _durable(self, position: int, size: int, free_bytes: int | None) -> None:
+    def _durable(self, position: int, size: int, free_bytes: int | None, sync_s: float) -> None:
         self.durable_position = position
         self.waiting_bytes -= size
         self.free_bytes = free_bytes
+        self.sync_ms.add(sync_s * 1000)
+        self.block_bytes.add(size)
         self.is_full = False
         waiters = self._waiters
         while waiters and waiters[0][0] <= position:
@@ -135,6 +141,7 @@ class Committer:
 
     def _append(self, position: int, block: bytes) -> bool:
         while True:
+            started_s = time.perf_counter()
             try:
                 self._log.append(position, block)
             except LogFull as error:
@@ -143,7 +150,8 @@ class Committer:
                     self._post(self._failed, error)
                     return False
             else:
-                self._post(self._durable, position, len(block), self._log.free_bytes())
+                sync_s = time.perf_counter() - started_s
+                self._post(self._durable, position, len(block), self._log.free_bytes(), sync_s)
                 return True
 
     def _restore_reserve(self) -> None:

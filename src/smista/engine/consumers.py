@@ -58,6 +58,17 @@ class Poll:
         return self.limit
 
 
+class CreditPool:
+    """Credit that several subscriptions share, beside what each has of its own."""
+
+    __slots__ = ("held_count", "limit", "members")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held_count = 0
+        self.members: dict[Subscription, None] = {}
+
+
 class Subscription:
     """A standing consumer. `deliver` is called with each batch, on the loop; `ended` once, if the broker ends it."""
 
@@ -67,7 +78,9 @@ class Subscription:
         "ended",
         "held",
         "is_cancelled",
+        "is_held_back",
         "lease_ms",
+        "pool",
         "prefetch",
         "priority",
         "queue",
@@ -84,6 +97,7 @@ class Subscription:
         prefetch: int,
         priority: int,
         lease_ms: int | None,
+        pool: CreditPool | None = None,
     ) -> None:
         self.queue = queue
         self.consumer = consumer
@@ -96,10 +110,25 @@ class Subscription:
         self.held: dict[int, Receipt] = {}
         """By sequence, the receipts of what it has not settled."""
         self.is_cancelled = False
+        self.is_held_back = False
+        """Its consumer cannot take more just now, whatever its credit."""
+        self.pool = pool
+        if pool is not None:
+            pool.members[self] = None
 
     @property
     def credit(self) -> int:
-        return self.prefetch - len(self.held)
+        own = 0 if self.is_held_back else self.prefetch - len(self.held)
+        return own if self.pool is None else min(own, self.pool.limit - self.pool.held_count)
+
+    def hold(self, sequence: int, receipt: Receipt) -> None:
+        self.held[sequence] = receipt
+        if self.pool is not None:
+            self.pool.held_count += 1
+
+    def let_go(self, sequence: int) -> None:
+        if self.held.pop(sequence, None) is not None and self.pool is not None:
+            self.pool.held_count -= 1
 
 
 Waiting = Poll | Subscription
@@ -161,7 +190,8 @@ class Consumers:
             if watch.subscriptions.pop(waiting, self) is self:
                 raise ConsumerNotFound(f"Consumer {waiting.consumer!r} of queue {queue.name!r} is not subscribed.")
             if watch.active is waiting:
-                watch.active = next(iter(watch.subscriptions), None)
+                # Of the highest priority, the one that has waited longest.
+                watch.active = max(watch.subscriptions, key=lambda each: each.priority, default=None)
                 if watch.active is not None and watch.active.credit > 0:
                     watch.line.join(watch.active)
                     self._serve(queue)
@@ -171,7 +201,15 @@ class Consumers:
 
     def settled(self, subscription: Subscription, message: Message) -> None:
         """A held message was let go: its credit is free again."""
-        subscription.held.pop(message.sequence, None)
+        subscription.let_go(message.sequence)
+        if subscription.pool is None:
+            self.has_credit(subscription)
+        else:
+            for member in subscription.pool.members:
+                self.has_credit(member)
+
+    def has_credit(self, subscription: Subscription) -> None:
+        """A subscription may have become able to take more: it goes back into the line."""
         queue = subscription.queue
         watch = self._watches.get(queue.number)
         if watch is None or subscription.is_cancelled:
@@ -193,6 +231,8 @@ class Consumers:
                 waiting.answer.set_exception(error)
         for subscription in watch.subscriptions:
             subscription.is_cancelled = True
+            if subscription.pool is not None:
+                subscription.pool.members.pop(subscription, None)
             subscription.ended(error)
 
     def _open(self, queue: Queue) -> Watch:

@@ -38,15 +38,16 @@ class Dispatcher:
         self.keeper: Keeper
         """Set by the broker: each needs the other."""
 
-    def serve(self, queue: Queue) -> None:
+    def serve(self, queue: Queue, now_ms: int | None = None) -> None:
         """Hand out what is ready in a queue to those who wait on it, in their order."""
         watch = self.consumers.watch(queue)
         if watch is None or watch.is_fetching or queue.is_deleted or self.keeper.failure is not None:
             return
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.now_ms() if now_ms is None else now_ms
         share = max(1, -(-len(queue.ready) // max(1, len(watch.line))))
         while (waiting := watch.line.first()) is not None:
-            if isinstance(waiting, Poll) and waiting.answer.done():
+            if (isinstance(waiting, Poll) and waiting.answer.done()) or waiting.credit <= 0:
+                # Answered already; or its shared credit was used up by another.
                 watch.line.leave(waiting)
                 continue
             messages = receive(
@@ -113,7 +114,7 @@ class Dispatcher:
             deliveries = message.deliveries
             assert deliveries is not None
             receipt = Receipt(message.queue, message.sequence, deliveries.count, deliveries.run)
-            waiting.held[message.sequence] = receipt
+            waiting.hold(message.sequence, receipt)
             held[message.sequence] = waiting
         if waiting.credit > 0:
             watch.line.to_the_back(waiting)

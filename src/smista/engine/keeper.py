@@ -14,6 +14,7 @@ from smista.core.state import BrokerState
 from smista.engine.clock import Clock
 from smista.engine.commit import Committer
 from smista.engine.errors import stopped
+from smista.engine.measures import LogMeasures
 from smista.engine.paging import Paging
 from smista.engine.pressure import Pressure
 from smista.engine.reclaim import Reclaimer, note_opened
@@ -114,6 +115,19 @@ class Keeper:
     def log_bytes(self) -> int:
         """The size of all blocks that are kept."""
         return self._reclaimer.total_bytes
+
+    def measures(self) -> LogMeasures:
+        committer = self._committer
+        return LogMeasures(
+            sync_ms=committer.sync_ms.read(),
+            block_bytes=committer.block_bytes.read(),
+            sealed_position=committer.submitted_position,
+            durable_position=committer.durable_position,
+            waiting_bytes=committer.waiting_bytes + self.recorder.bytes,
+            kept_bytes=self.log_bytes,
+            disk_free_bytes=committer.free_bytes,
+            is_behind=self.is_behind,
+        )
 
     # -- bodies -------------------------------------------------------------------------------------------------------
 
@@ -228,7 +242,7 @@ class Keeper:
     def _judge(self) -> None:
         if self.failure is not None:
             return
-        free_bytes = self._log.free_bytes()
+        free_bytes = self._committer.free_bytes = self._log.free_bytes()
         is_spent = self._log.is_reserve_spent
         if is_spent and free_bytes is not None and free_bytes >= self._settings.disk_free_bytes_min:
             self._committer.restore_reserve()

@@ -1,8 +1,9 @@
 """The journal of a running broker: notes become records of the block that is being filled.
 
 Beside the bytes it keeps the accounts that follow from them: how many live bytes each block holds (for reclaiming), how
-many bytes of bodies are in memory (for paging), who holds which message (for credit). Every note passes here anyway,
-with the messages at hand, so none of these needs a hook of its own in the core.
+many bytes of bodies are in memory (for paging), who holds which message (for credit), how long messages waited and
+were worked on (for monitoring). Every note passes here anyway, with the messages at hand, so none of these needs a hook
+of its own in the core.
 
 What is in a queue that is not durable is never written; only its memory is counted.
 """
@@ -20,6 +21,7 @@ from smista.core.journal import Journal
 from smista.core.message import PLAIN, Death, Deliveries, Envelope, Fate, Message, Reason, State
 from smista.core.queue import Queue
 from smista.core.settings import QueueSettings
+from smista.engine.measures import QueueTimes
 from smista.log import records
 from smista.log.records import Kind
 
@@ -71,6 +73,15 @@ class RememberedRecord(msgspec.Struct, frozen=True, array_like=True):
     number: int
     created_at_ms: int
     expires_at_ms: int
+
+
+class ReaddressedRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Follows a MOVED: the exchange and key by which the message went there."""
+
+    queue: int
+    sequence: int
+    exchange: str
+    routing_key: str
 
 
 class PlacedRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -134,6 +145,7 @@ class Recorder(Journal):
         self.is_listing = False
         """Whether to list what enters, so that its bodies can be paged out once they are on disk."""
         self.listed: list[Message] = []
+        self.times = QueueTimes()
         self._on_first = on_first
         self._on_settled = on_settled
         self._read_body = read_body
@@ -229,6 +241,7 @@ class Recorder(Journal):
         self.note_lasting(records.packed(Kind.QUEUE_DECLARED, record))
 
     def queue_deleted(self, queue: Queue, at_ms: int) -> None:
+        self.times.forget(queue)
         if queue.settings.durable:
             deleted = QueueDeletedRecord(queue.number, queue.namespace, queue.name, at_ms)
             self.note(records.packed(Kind.QUEUE_DELETED, deleted))
@@ -349,6 +362,7 @@ class Recorder(Journal):
         consumer: str,
         at_ms: int,
     ) -> None:
+        self.times.delivered(queue, messages, first_count, at_ms)
         if queue.settings.durable:
             sequences = [message.sequence for message in messages]
             deliveries = messages[0].deliveries
@@ -390,6 +404,7 @@ class Recorder(Journal):
             self.note(records.rescheduled(queue.number, message.sequence, at_ms, due_at_ms))
 
     def acknowledged(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
+        self.times.acknowledged(queue, messages, at_ms)
         if queue.settings.durable:
             self.note(records.acknowledged(queue.number, at_ms, [message.sequence for message in messages]))
         self.forgotten(messages)
@@ -449,6 +464,13 @@ class Recorder(Journal):
                 )
             )
         )
+
+    def readdressed(self, queue: Queue, message: Message) -> None:
+        if queue.settings.durable:
+            record = ReaddressedRecord(
+                queue.number, message.sequence, message.envelope.exchange, message.envelope.routing_key
+            )
+            self.note(records.packed(Kind.READDRESSED, record))
 
     def copied(self, target: Queue, copy: Message, original: Message) -> None:
         if target.settings.durable:

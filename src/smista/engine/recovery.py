@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from smista.core.dead_letters import apply_left, apply_moved, apply_parked, apply_removed
+from smista.core.dead_letters import apply_left, apply_moved, apply_parked, apply_removed, readdressed
 from smista.core.declaring import apply_queue_deleted, schedule_check
 from smista.core.dedup import DedupMemory, Seen
 from smista.core.exchanges import Binding
@@ -32,6 +32,7 @@ from smista.engine.recorder import (
     PlacedRecord,
     QueueDeletedRecord,
     QueueRecord,
+    ReaddressedRecord,
     Recorder,
     RememberedRecord,
 )
@@ -92,6 +93,7 @@ class Recovery:
             Kind.MOVED: self._moved,
             Kind.PURGED: self._purged,
             Kind.BECAME_READY: self._became_ready,
+            Kind.READDRESSED: self._readdressed,
         }
 
     def replay(self, log: Log, on_damage: Callable[[LogDamaged], None] | None) -> None:
@@ -416,6 +418,12 @@ class Recovery:
             deaths=message.deaths,
         )
         apply_moved(source, message, target, copy, fate)
+
+    def _readdressed(self, data: memoryview) -> None:
+        record = records.unpack(data, ReaddressedRecord)
+        message = self._queue(record.queue).find(record.sequence)
+        if message is not None:
+            message.envelope = readdressed(message.envelope, record.exchange, record.routing_key)
 
     def _purged(self, data: memoryview) -> None:
         number, _, _, count, ready_only = records.read_purged(data)

@@ -10,21 +10,23 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
-from smista.core import dead_letters
+from smista.core import browsing, dead_letters
 from smista.core.due import run_due
 from smista.core.message import Message, Reason, Receipt, State
-from smista.core.settling import Outcome, release
-from smista.core.state import BrokerState
+from smista.core.settling import Outcome, receipt_for, release
+from smista.core.state import BrokerState, ReadRouting
 from smista.engine.clock import Clock
-from smista.engine.consumers import Poll
+from smista.engine.consumers import Poll, Watch
 from smista.engine.delivery import Delivery
 from smista.engine.dispatcher import Dispatcher
 from smista.engine.errors import BrokerClosed, stopped
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
+from smista.engine.measures import BrokerMeasures, LagTimer, QueueMeasures
+from smista.engine.pressure import resident_set_bytes
 from smista.engine.recovery import Recovery
 from smista.engine.settings import BrokerSettings
 from smista.errors import BrokerError
@@ -49,9 +51,12 @@ class RunningBroker:
         self._is_turn_planned = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
+        self._opened_s = time.monotonic()
+        self._lag_timer = LagTimer()
         self.ids = Ids(log.identity)
         self._dispatcher = Dispatcher(state, clock, self.ids, after=self._after, give_back=self._give_back)
         self._consumers = self._dispatcher.consumers
+        state.serve_now = self._dispatcher.serve
         self._keeper = self._dispatcher.keeper = Keeper(
             log,
             settings,
@@ -91,9 +96,17 @@ class RunningBroker:
         except BaseException:
             log.close()
             raise
+        broker._release_unending()
         # That this run began must be on disk before anything is handed out under its number.
         await broker.durable()
         return broker
+
+    def _release_unending(self) -> None:
+        """Give back what was held without a deadline: such a lease ends with its consumer, and those of an earlier run
+        are gone."""
+        for queue in self._state.queues.values():
+            held = [message for message in queue.in_flight.values() if message.deadline_ms is None]
+            self.release_now([receipt_for(queue, message.sequence) for message in held])
 
     async def close(self) -> None:
         """Make everything durable, end everybody's waiting, and close the log. Leases stay as they are."""
@@ -102,6 +115,7 @@ class RunningBroker:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
+        self._lag_timer.stop()
         self._dispatcher.end_all(BrokerClosed("The broker is closing; open another one on its data."))
         await self._dispatcher.close()
         await self._keeper.close()
@@ -111,6 +125,15 @@ class RunningBroker:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    @property
+    def body_bytes_max(self) -> int:
+        """The largest body a queue takes unless it says otherwise."""
+        return self._state.body_bytes_max
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     @property
     def failure(self) -> BaseException | None:
@@ -126,6 +149,41 @@ class RunningBroker:
     def log_bytes(self) -> int:
         """The size of the log: what is alive, what is kept for readers, and what is not reclaimed yet."""
         return self._keeper.log_bytes
+
+    def measures(self) -> BrokerMeasures:
+        """All that monitoring asks for, nothing changed; also of a broker that has stopped or is closed."""
+        watches = [
+            watch
+            for queue in self._state.queues.values()
+            if queue.is_watched and (watch := self._consumers.watch(queue)) is not None
+        ]
+        refusal = self.refusal
+        return BrokerMeasures(
+            uptime_ms=int((time.monotonic() - self._opened_s) * 1000),
+            log=self._keeper.measures(),
+            lag_ms=self._lag_timer.lag_ms.read(),
+            memory_bytes=resident_set_bytes(),
+            resident_body_bytes=self._keeper.recorder.resident_bytes,
+            refusal=None if refusal is None else refusal.code,
+            is_stopped=self.failure is not None,
+            queue_count=len(self._state.queues),
+            subscription_count=sum(len(watch.subscriptions) for watch in watches),
+            long_poll_count=sum(map(_poll_count, watches)),
+            queues=self._queue_measures(),
+        )
+
+    def _queue_measures(self) -> Iterator[QueueMeasures]:
+        for queue in list(self._state.queues.values()):
+            if not queue.is_deleted:
+                now_ms = self._clock.now_ms()
+                stats = browsing.stats(queue, consumers=self._consumers.count(queue), now_ms=now_ms)
+                wait_ms, processing_ms = self._keeper.recorder.times.read(queue) or (None, None)
+                yield QueueMeasures(stats, wait_ms, processing_ms)
+
+    def read_routing_with(self, read: ReadRouting) -> None:
+        """How to find, in the properties that the doors keep with a message, the headers and further keys by which a
+        dead letter is routed."""
+        self._state.read_routing = read
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -243,3 +301,7 @@ class RunningBroker:
     def _failed(self, error: BaseException) -> None:
         """The log failed: everybody who waits is told, and every later call is refused."""
         self._dispatcher.end_all(stopped(error))
+
+
+def _poll_count(watch: Watch) -> int:
+    return sum(isinstance(waiting, Poll) for row in watch.line._rows.values() for waiting in row)

@@ -68,6 +68,7 @@ class Kind(enum.IntEnum):
     MOVED = 39
     PURGED = 40
     BECAME_READY = 41
+    READDRESSED = 42
 
 
 _KINDS = {kind.value: kind for kind in Kind}

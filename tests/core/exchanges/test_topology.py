@@ -66,6 +66,7 @@ def test_the_default_and_the_amq_exchanges_are_there_from_the_start() -> None:
         "amq.fanout": "fanout",
         "amq.headers": "headers",
         "amq.match": "headers",
+        "amq.rabbitmq.trace": "topic",
         "amq.topic": "topic",
     }
     assert all(Topology("shop").exchange(name).settings.durable for name in kinds)

@@ -54,6 +54,7 @@ PREDECLARED: Final = {
     "amq.topic": ExchangeSettings(ExchangeKind.TOPIC),
     "amq.headers": ExchangeSettings(ExchangeKind.HEADERS),
     "amq.match": ExchangeSettings(ExchangeKind.HEADERS),
+    "amq.rabbitmq.trace": ExchangeSettings(ExchangeKind.TOPIC, internal=True),
 }
 # AMQP writes names and keys as short strings.
 NAME_BYTES_MAX: Final = 255
@@ -67,12 +68,14 @@ class Removed(msgspec.Struct, frozen=True):
 
 
 class Topology:
-    __slots__ = ("_bindings_to", "_exchanges", "namespace")
+    __slots__ = ("_bindings_to", "_exchanges", "namespace", "version")
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self._exchanges: dict[str, Exchange] = {}
         self._bindings_to: dict[Destination, dict[Binding, None]] = {}
+        self.version = 0
+        """Counts changes, so that whoever remembers a route knows when to ask again."""
 
     # Reading
 
@@ -173,6 +176,7 @@ class Topology:
     # Primitives
 
     def declare(self, name: str, number: int, settings: ExchangeSettings) -> Exchange:
+        self.version += 1
         assert name not in PREDECLARED, name
         assert name not in self._exchanges, name
         exchange = self._exchanges[name] = Exchange(name, number, self.namespace, settings)
@@ -180,6 +184,7 @@ class Topology:
 
     def delete(self, name: str) -> Removed:
         """Delete an exchange and all bindings from and to it."""
+        self.version += 1
         assert name not in PREDECLARED, name
         exchange = self._exchanges.pop(name)
         for binding in exchange.bindings:
@@ -189,6 +194,7 @@ class Topology:
 
     def bind(self, binding: Binding) -> None:
         """Make a binding; one that is there already stays as it is."""
+        self.version += 1
         source = self.exchange(binding.source)
         assert source.name != DEFAULT_EXCHANGE
         if binding in source.bindings:
@@ -202,6 +208,7 @@ class Topology:
 
     def unbind(self, binding: Binding) -> Removed:
         """Remove a binding; nothing if there is none."""
+        self.version += 1
         if not self.has_binding(binding):
             return Removed()
         self._forget(binding)
@@ -209,6 +216,7 @@ class Topology:
 
     def remove_queue(self, queue: str) -> Removed:
         """Remove all bindings of a queue that is being deleted."""
+        self.version += 1
         return self._remove_arriving(queue)
 
     # Below the primitives
@@ -262,6 +270,19 @@ class Topology:
         while len(path) == 1 or path[-1] != source:
             path.append(came_from[path[-1]])
         raise ExchangeCycle(path[::-1], step)
+
+    def looks_at_headers(self, name: str) -> bool:
+        """Whether a headers exchange can be reached from this one, itself included."""
+        found, pending = {name}, [name]
+        while pending:
+            exchange = self.find(pending.pop())
+            if exchange is not None:
+                if exchange.settings.kind is ExchangeKind.HEADERS:
+                    return True
+                following = set(self._steps(exchange.name)) - found
+                found |= following
+                pending += following
+        return False
 
     def _steps(self, name: str) -> Iterator[str]:
         exchange = self._exchanges.get(name)
