@@ -17,7 +17,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
 run: environment ## start the broker
-	@$(BIN)/python -m smista
+	@$(BIN)/python -m smista serve
 
 test: environment ## run every test (LONG=1: the longer crash tests, JOBS=n: n at a time)
 	@$(PYTEST)

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,9 +77,3 @@ def test_every_dependency_has_its_reason_written_down() -> None:
     page = (ROOT / "docs/dependencies.md").read_text()
     explained = set(re.findall(r"^\| ([\w-]+) \| .+ \|$", page, re.MULTILINE)) - {"package"}
     assert explained == {lock.canonical(line) for line in lock.asked_for(PROJECT)}
-
-
-def test_running_the_package_says_that_there_is_nothing_to_serve_yet() -> None:
-    result = subprocess.run([sys.executable, "-m", "smista"], check=True, capture_output=True, text=True)
-    assert result.stdout == "nothing to serve yet: the broker is a library for now, see README.md\n"
-    assert result.stderr == ""

@@ -1,0 +1,1 @@
+"""The native door: commands, REST and the stream, over HTTP and WebSocket."""

@@ -1,0 +1,335 @@
+"""The native door as an ASGI application: health, metrics, commands, REST, the stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from functools import lru_cache
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET
+
+from smista.engine import Broker
+from smista.engine.errors import BrokerClosed
+from smista.errors import BrokerError
+from smista.protocols.http import metrics, octets, openapi, page, rest, routes
+from smista.protocols.http.asgi import (
+    Disconnected,
+    Receive,
+    Scope,
+    Send,
+    answer_format,
+    check_length,
+    format_of,
+    header,
+    read_body,
+    request_format,
+    respond,
+    text_of,
+    wants_octets,
+    while_connected,
+)
+from smista.protocols.http.commands import DECODERS, Door
+from smista.protocols.http.commands.base import Runnable
+from smista.protocols.http.commands.dead_letters import RedriveDeadLetters
+from smista.protocols.http.commands.publishing import (
+    BATCH_ID_LENGTH_MAX,
+    ID_LENGTH_MAX,
+    Publish,
+    PublishBatch,
+    PublishToExchange,
+)
+from smista.protocols.http.commands.queues import Created
+from smista.protocols.http.commands.receiving import Consume, Messages
+from smista.protocols.http.commands.receiving import Receive as ReceiveCommand
+from smista.protocols.http.errors import (
+    STATUS,
+    ErrorAnswer,
+    ErrorBody,
+    InvalidRequest,
+    MethodNotAllowed,
+    PathNotFound,
+    UnknownCommand,
+    UpgradeRequired,
+    error_body,
+)
+from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
+from smista.protocols.http.messages import MessageView
+from smista.protocols.http.stream import Stream
+
+logger = logging.getLogger("smista.http")
+
+_INTERNAL_ERROR = JSON.encode(
+    ErrorAnswer(ErrorBody("internal_error", "The broker is at fault; its log says more. Nothing was confirmed."))
+)
+_TEXT = b"text/plain; charset=utf-8"
+_HTML = b"text/html; charset=utf-8"
+
+
+class Request(msgspec.Struct, forbid_unknown_fields=True):
+    """What `POST /v1/command` takes."""
+
+    command: str
+    payload: msgspec.Raw = msgspec.Raw()
+
+
+_REQUEST_DECODERS: dict[Format, Decoder[Request]] = {each: each.decoder(Request) for each in (JSON, MESSAGE_PACK)}
+_EMPTY: dict[Format, msgspec.Raw] = {JSON: msgspec.Raw(b"{}"), MESSAGE_PACK: msgspec.Raw(b"\x80")}
+
+
+class Neighbour(Protocol):
+    """A door that shares the port: it is given what it claims."""
+
+    def claims(self, scope: Scope) -> bool: ...
+
+    def drain(self) -> None: ...
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
+class HttpDoor:
+    """An ASGI application. Until it has a broker it answers 503 to all but `/healthz`."""
+
+    def __init__(self, *, request_bytes_max: int = 16 << 20, output_bytes_max: int = 16 << 20) -> None:
+        self.broker: Broker | None = None
+        self._draining = asyncio.Event()
+        self._request_bytes_max = request_bytes_max
+        self._output_bytes_max = output_bytes_max
+        self._streams: set[Stream] = set()
+        self.sqs: Neighbour | None = None
+        """Another door on the same port, asked first."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            if self.sqs is not None and self.sqs.claims(scope):
+                await self.sqs(scope, receive, send)
+                return
+            try:
+                await self._http(scope, receive, send)
+            except Disconnected:
+                return
+            except Exception:
+                # Ours, not the client's: it is told so in the usual shape, and we are told where.
+                logger.exception("a request failed", extra={"fields": {"path": scope["path"]}})
+                await respond(send, 500, JSON.content_type, _INTERNAL_ERROR)
+        elif kind == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            raise RuntimeError(f"this application does not speak ASGI's {kind}")
+
+    def drain(self) -> None:
+        """Take no new work: long polls end, streams are told to go, and get their deliveries taken back."""
+        self._draining.set()
+        if self.sqs is not None:
+            self.sqs.drain()
+        for stream in list(self._streams):
+            stream.close(1001, "the broker is stopping")
+
+    # -- http ---------------------------------------------------------------------------------------------------------
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        written_in: Format = JSON
+        try:
+            written_in = answer_format(scope, JSON)
+            path = scope["path"]
+            if path == "/v1/command" and scope["method"] == "POST":
+                came_in = request_format(scope)
+                written_in = answer_format(scope, came_in)
+                check_length(scope, self._request_bytes_max)
+                body = await read_body(receive, self._request_bytes_max)
+                answer = await self._command(scope, came_in, written_in, body, receive)
+                await respond(send, 200, written_in.content_type, written_in.encode(answer))
+            elif path.startswith("/v1/") and path not in _OTHER_PATHS:
+                written_in = answer_format(scope, _request_format_or_json(scope))
+                await self._rest(scope, written_in, receive, send)
+            else:
+                await self._other(scope, send)
+        except BrokerError as error:
+            body = written_in.encode(ErrorAnswer(error_body(error)))
+            await respond(send, STATUS[error.code], written_in.content_type, body, _more_headers(error))
+
+    async def _command(
+        self, scope: Scope, came_in: Format, written_in: Format, body: bytes, receive: Receive
+    ) -> object:
+        request = _REQUEST_DECODERS[came_in](body)
+        decode = DECODERS[came_in].get(request.command)
+        if decode is None:
+            raise unknown_command(request.command)
+        command = decode(request.payload if len(bytes(request.payload)) else _EMPTY[came_in])
+        return await self._run(command, scope, Door(self._ready(), came_in, written_in), receive)
+
+    async def _run(self, command: Runnable, scope: Scope, door: Door, receive: Receive) -> object:
+        if isinstance(command, (Publish, PublishToExchange, PublishBatch)):
+            _take_idempotency_key(command, scope)
+        elif (isinstance(command, Consume) and command.timeout) or (
+            isinstance(command, ReceiveCommand) and command.wait_ms
+        ):
+            return await while_connected(
+                command.run(door), receive, self._draining, lambda answer: _give_back(door.broker, answer)
+            )
+        elif isinstance(command, RedriveDeadLetters) and command.per_second is not None:
+            return await while_connected(command.run(door), receive, self._draining)
+        return await command.run(door)
+
+    async def _rest(self, scope: Scope, written_in: Format, receive: Receive, send: Send) -> None:
+        route, path_fields = routes.find(scope["method"], scope.get("raw_path") or scope["path"].encode())
+        check_length(scope, self._request_bytes_max)
+        body = await read_body(receive, self._request_bytes_max)
+        command, came_in = rest.read(route, path_fields, scope, body)
+        is_octets = isinstance(command, ReceiveCommand) and wants_octets(scope)
+        if isinstance(command, ReceiveCommand) and is_octets:
+            if command.limit != 1:
+                raise InvalidRequest("`limit` is 1 where a message is asked for as octets; leave it out.")
+            command.raw = True
+        answer = await self._run(command, scope, Door(self._ready(), came_in, written_in), receive)
+        if is_octets:
+            await octets.respond_message(send, answer)
+            return
+        status = 201 if isinstance(answer, Created) and answer.created else route.status
+        await respond(send, status, written_in.content_type, written_in.encode(answer))
+
+    async def _other(self, scope: Scope, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        if path not in _OTHER_PATHS:
+            raise PathNotFound(f"There is nothing at {path!r}; see /openapi.json.")
+        if path == "/v1/command":
+            raise MethodNotAllowed(method, ["POST"])
+        if method not in ("GET", "HEAD"):
+            raise MethodNotAllowed(method, ["GET", "HEAD"])
+        match path:
+            case "/v1/stream":
+                raise UpgradeRequired("The stream is a WebSocket; ask for an upgrade, or send commands by POST.")
+            case "/healthz":
+                await respond(send, 200, _TEXT, b"ok\n")
+            case "/readyz":
+                reason = self._not_ready()
+                status = 200 if reason is None else 503
+                await respond(send, status, _TEXT, b"ready\n" if reason is None else f"not ready: {reason}\n".encode())
+            case "/metrics":
+                await _respond_metrics(send, await metrics.render_parts(self._ready()))
+            case "/openapi.json":
+                await respond(send, 200, JSON.content_type, _openapi())
+            case _:
+                await respond(send, 200, _HTML, page.PAGE)
+
+    def _not_ready(self) -> str | None:
+        if self.broker is None:
+            return "recovering"
+        if self.broker.failure is not None:
+            return f"the log failed: {self.broker.failure}"
+        return "stopping" if self._draining.is_set() else None
+
+    def _ready(self) -> Broker:
+        if self.broker is None:
+            raise BrokerClosed("The broker is still reading its log; try again in a moment.")
+        return self.broker
+
+    # -- the stream ---------------------------------------------------------------------------------------------------
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        event = await receive()
+        assert event["type"] == "websocket.connect"
+        try:
+            broker, chosen = self._ready(), self._choose_subprotocol(scope)
+        except BrokerError as error:
+            await _refuse_websocket(send, error)
+            return
+        await send({"type": "websocket.accept", "subprotocol": chosen})
+        stream = Stream(
+            broker,
+            STREAM_FORMATS[chosen or "smista.json"],
+            receive,
+            send,
+            peer=_peer(scope),
+            output_bytes_max=self._output_bytes_max,
+        )
+        self._streams.add(stream)
+        try:
+            await stream.run()
+        finally:
+            self._streams.discard(stream)
+
+    def _choose_subprotocol(self, scope: Scope) -> str | None:
+        """The one of ours that the client named first; None where it named none. Raises why there is no stream."""
+        if self._draining.is_set():
+            raise BrokerClosed("The broker is stopping; ask again in a moment.")
+        if scope["path"] != "/v1/stream":
+            raise PathNotFound(f"There is no WebSocket at {scope['path']!r:.200}; /v1/stream is one.")
+        offered = scope.get("subprotocols") or []
+        chosen = next((name for name in offered if name in STREAM_FORMATS), None)
+        if offered and chosen is None:
+            raise InvalidRequest(f"None of these subprotocols is spoken here; offer {' or '.join(STREAM_FORMATS)}.")
+        return chosen
+
+
+STREAM_FORMATS: dict[str, Format] = {"smista.json": JSON, "smista.msgpack": MESSAGE_PACK}
+_OTHER_PATHS = frozenset(("/", "/v1/command", "/v1/stream", "/healthz", "/readyz", "/metrics", "/openapi.json"))
+
+
+def unknown_command(name: str) -> UnknownCommand:
+    return UnknownCommand(f"There is no command {name[:100]!r}; docs/commands.md and /openapi.json list them.")
+
+
+@lru_cache(maxsize=1)
+def _openapi() -> bytes:
+    return openapi.document()
+
+
+def _request_format_or_json(scope: Scope) -> Format:
+    content_type = header(scope, b"content-type")
+    return (None if content_type is None else format_of(content_type)) or JSON
+
+
+def _give_back(broker: Broker, answer: object) -> None:
+    """What was received for a client that had gone by then returns to its place, unless the broker is at its end."""
+    views = answer.messages if isinstance(answer, Messages) else [answer]
+    receipts = [view.receipt for view in views if isinstance(view, MessageView) and view.receipt is not UNSET]
+    with contextlib.suppress(BrokerError):
+        broker.release_now([broker.receipt(text) for text in receipts])
+
+
+async def _respond_metrics(send: Send, parts: list[bytes]) -> None:
+    headers = [(b"content-type", metrics.CONTENT_TYPE.encode()), (b"content-length", b"%d" % sum(map(len, parts)))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    for part in parts:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _refuse_websocket(send: Send, error: BrokerError) -> None:
+    """Answer a handshake as any other request, so that the client can tell what to do about it."""
+    body = JSON.encode(ErrorAnswer(error_body(error)))
+    headers = [(b"content-type", JSON.content_type), (b"content-length", b"%d" % len(body)), *_more_headers(error)]
+    await send({"type": "websocket.http.response.start", "status": STATUS[error.code], "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})
+
+
+def _take_idempotency_key(command: Publish | PublishToExchange | PublishBatch, scope: Scope) -> None:
+    """The header stands for the field that makes a publish safe to repeat; the field itself wins."""
+    key = header(scope, b"idempotency-key")
+    if key is None:
+        return
+    text = text_of(key).strip().strip('"').strip()
+    longest = BATCH_ID_LENGTH_MAX if isinstance(command, PublishBatch) else ID_LENGTH_MAX
+    if not 1 <= len(text) <= longest:
+        raise InvalidRequest(f"Idempotency-Key must have 1 to {longest} characters.")
+    if isinstance(command, PublishBatch):
+        command.batch_id = command.batch_id or text
+    else:
+        command.deduplication_id = command.deduplication_id or text
+
+
+def _more_headers(error: BrokerError) -> tuple[tuple[bytes, bytes], ...]:
+    if isinstance(error, MethodNotAllowed):
+        return ((b"allow", error.allowed.encode()),)
+    if isinstance(error, UpgradeRequired):
+        return ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
+    return ((b"retry-after", b"1"),) if STATUS[error.code] in (429, 503, 507) else ()
+
+
+def _peer(scope: Scope) -> str:
+    client = scope.get("client")
+    return f"{client[0]}:{client[1]}" if client else ""

@@ -1,0 +1,101 @@
+"""What all commands share: a structure that is both the request's schema and its meaning.
+
+A command is one structure per name. Its fields are decoded straight from JSON or MessagePack, `run` does it, and the
+class says what it answers. `/v1/command`, REST, the stream and `/openapi.json` are all made from the same table.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from smista.core.state import DEFAULT_NAMESPACE
+from smista.engine import Broker
+from smista.protocols.http.errors import InvalidRequest
+from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=1 << 52)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Fields of which one may be given; `is_required` where it must be."""
+
+    fields: tuple[str, ...]
+    is_required: bool = True
+
+    def check(self, command: object) -> None:
+        given = [name for name in self.fields if not _is_absent(getattr(command, name))]
+        if len(given) > 1:
+            raise InvalidRequest(f"Both `{given[0]}` and `{given[1]}` are given; give one of them.")
+        if self.is_required and not given:
+            raise InvalidRequest(f"Object missing required field: give one of {', '.join(self._names)}.")
+
+    @property
+    def _names(self) -> list[str]:
+        return [f"`{name}`" for name in self.fields]
+
+
+def _is_absent(value: object) -> bool:
+    return value is None or value is UNSET
+
+
+class Door:
+    """Where a command came from: the broker it is for, and the formats it came in and is answered in."""
+
+    __slots__ = ("answer_format", "broker", "request_format")
+
+    def __init__(self, broker: Broker, request_format: Format, answer_format: Format) -> None:
+        self.broker = broker
+        self.request_format = request_format
+        self.answer_format = answer_format
+
+
+class Runnable(Protocol):
+    """One thing to be done."""
+
+    name: ClassVar[str]
+    answer: ClassVar[Any]
+    """The type of what `run` returns, or several."""
+    choices: ClassVar[tuple[Choice, ...]]
+    """What the types of the fields leave open; `run` checks it."""
+
+    async def run(self, door: Door) -> object: ...
+
+
+class Command(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What nearly all commands are made from."""
+
+    name: ClassVar[str]
+    answer: ClassVar[Any]
+    choices: ClassVar[tuple[Choice, ...]] = ()
+
+    namespace: Name = DEFAULT_NAMESPACE
+
+    async def run(self, door: Door) -> object:
+        raise NotImplementedError
+
+    def check_choices(self) -> None:
+        for choice in self.choices:
+            choice.check(self)
+
+
+COMMANDS: dict[str, type[Runnable]] = {}
+DECODERS: dict[Format, dict[str, Decoder[Runnable]]] = {JSON: {}, MESSAGE_PACK: {}}
+
+C = TypeVar("C", bound=type[Runnable])
+
+
+def command(kind: C) -> C:
+    """Enter a command into the table."""
+    COMMANDS[kind.name] = kind
+    for each, decoders in DECODERS.items():
+        decoders[kind.name] = each.decoder(kind, place="payload")
+    return kind
+
+
+class Success(msgspec.Struct):
+    success: bool = True

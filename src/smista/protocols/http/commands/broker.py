@@ -1,0 +1,47 @@
+"""The broker itself."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from smista import __version__
+from smista.protocols.http.commands.base import Command, Door, command
+
+
+class Info(msgspec.Struct):
+    version: str
+    namespaces: list[str]
+    queues: int
+    messages: int
+    log_bytes: int
+    now_ms: int
+    refusal: str | None
+    """Why publishes are refused just now; null while they are taken."""
+
+
+@command
+class ShowInfo(Command):
+    """What this broker is and holds."""
+
+    name: ClassVar[str] = "broker.info"
+    answer: ClassVar[Any] = Info
+
+    async def run(self, door: Door) -> Info:
+        broker = door.broker
+        queues = messages = 0
+        for namespace in broker.namespaces():
+            for name in broker.queue_names(namespace=namespace):
+                queues += 1
+                messages += broker.message_count(name, namespace=namespace)
+        refusal = broker.refusal
+        return Info(
+            __version__,
+            broker.namespaces(),
+            queues,
+            messages,
+            broker.log_bytes,
+            broker.now_ms(),
+            None if refusal is None else str(refusal),
+        )

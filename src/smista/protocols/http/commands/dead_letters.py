@@ -1,0 +1,213 @@
+"""Dead letters: seeing them, sending them back, throwing them away.
+
+A queue's dead letters are in two places: those that came from it into its dead-letter queue (or into the queues that
+its dead-letter exchange leads to), and those parked in it. Whoever names a dead-letter queue itself means all that is
+in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from smista.core.dead_letters import DEAD_LETTER_SUFFIX
+from smista.core.errors import MessageNotFound
+from smista.core.exchanges import ExchangeNotFound
+from smista.core.message import Message
+from smista.core.settings import QueueSettings
+from smista.engine import Broker, DeadLetterMode, Filter, State
+from smista.protocols.http.commands.base import Choice, Door, Name, command
+from smista.protocols.http.commands.looking import Filtered, Paged, show
+from smista.protocols.http.commands.queues import Purged, declared
+from smista.protocols.http.messages import MessageView
+
+# -- where they are ---------------------------------------------------------------------------------------------------
+
+
+def targets_of(broker: Broker, queue: str, settings: QueueSettings, namespace: str) -> list[str]:
+    """The queues that take a queue's dead letters, those among them that are there."""
+    if settings.dead_letter is not DeadLetterMode.MOVE:
+        return []
+    if settings.dead_letter_exchange is not None:
+        return _reached(broker, settings.dead_letter_exchange, settings.dead_letter_routing_key, namespace)
+    target = settings.dead_letter_queue or queue + DEAD_LETTER_SUFFIX
+    return [target] if declared(broker, target, namespace) else []
+
+
+def _reached(broker: Broker, exchange: str, key: str | None, namespace: str) -> list[str]:
+    """The queues an exchange leads to: for this key, or for any."""
+    if key is not None:
+        try:
+            return list(broker.route(exchange, key, namespace=namespace).queues)
+        except ExchangeNotFound:
+            return []
+    bindings = broker.bindings(namespace=namespace)
+    exchanges = [exchange]
+    for name in exchanges:
+        exchanges += [
+            binding.destination
+            for binding in bindings
+            if binding.source == name
+            and binding.destination_kind == "exchange"
+            and binding.destination not in exchanges
+        ]
+    found = [one.destination for one in bindings if one.source in exchanges and one.destination_kind == "queue"]
+    return list(dict.fromkeys(found))
+
+
+def is_target(broker: Broker, queue: str, namespace: str) -> bool:
+    """Whether some queue sends its dead letters here, or did until it was deleted."""
+    source = queue.removesuffix(DEAD_LETTER_SUFFIX)
+    if source != queue:
+        if declared(broker, source, namespace):
+            settings = broker.queue_settings(source, namespace=namespace)
+            if targets_of(broker, source, settings, namespace) == [queue]:
+                return True
+        elif broker.queue_settings(queue, namespace=namespace).dead_letter is DeadLetterMode.PARK:
+            # As the broker makes them.
+            return True
+    # Queues declared alike share their settings, so that of 100,000 queues there are few to look at.
+    names = broker.queue_names(namespace=namespace)
+    distinct = {id(one): one for one in (broker.queue_settings(name, namespace=namespace) for name in names)}
+    return any(
+        queue in targets_of(broker, "", settings, namespace)
+        for settings in distinct.values()
+        if settings.dead_letter_queue is not None or settings.dead_letter_exchange is not None
+    )
+
+
+def places(broker: Broker, queue: str, namespace: str) -> list[tuple[str, dict[str, Any]]]:
+    """Where a queue's dead letters are, and what tells them from others there."""
+    settings = broker.queue_settings(queue, namespace=namespace)
+    if is_target(broker, queue, namespace):
+        return [(queue, {})]
+    targets = [name for name in targets_of(broker, queue, settings, namespace) if name != queue]
+    return [(queue, {"state": State.DEAD}), *((target, {"source": queue}) for target in targets)]
+
+
+# -- the commands -----------------------------------------------------------------------------------------------------
+
+
+def wanted(
+    broker: Broker, queue: str, asked: Filtered, matches: Callable[[Message], bool] | None = None
+) -> list[tuple[str, Filter]]:
+    """Per place where a queue's dead letters may be, which of them are asked for."""
+    more = {} if matches is None else {"matches": matches}
+    return [
+        (place, asked.filter(**mark, **more))
+        for place, mark in places(broker, queue, asked.namespace)
+        if asked.source in (None, mark.get("source", asked.source))
+    ]
+
+
+class DeadLetterPage(msgspec.Struct):
+    queue: str
+    """The dead-letter queue; the queue itself where its dead letters are parked."""
+    messages: list[MessageView]
+    after: int | None = None
+
+
+@command
+class ListDeadLetters(Paged, kw_only=True):
+    """A page of a queue's dead letters."""
+
+    name: ClassVar[str] = "dlq.list"
+    answer: ClassVar[Any] = DeadLetterPage
+
+    queue: Name
+
+    async def run(self, door: Door) -> DeadLetterPage:
+        broker = door.broker
+        found: list[tuple[str, Message]] = []
+        ends: list[int] = []
+        for place, some in wanted(broker, self.queue, self):
+            page = await self.browse(broker, place, some)
+            found += [(place, message) for message in page.messages]
+            if page.after is not None:
+                ends.append(page.after)
+        # Sequences are the broker's, so pages of two places merge; what lies beyond the shorter page comes next time.
+        found.sort(key=lambda pair: pair[1].sequence)
+        end = min(ends, default=None)
+        if end is not None:
+            found = [pair for pair in found if pair[1].sequence <= end]
+        if len(found) > self.limit:
+            found = found[: self.limit]
+            end = found[-1][1].sequence
+        shown = [show(door, message, place, raw=self.raw, bodies=self.bodies) for place, message in found]
+        return DeadLetterPage(places(broker, self.queue, self.namespace)[-1][0], shown, end)
+
+
+class Redriven(msgspec.Struct):
+    redriven: int
+    """How many were sent back; in a dry run, how many would be."""
+    success: bool = True
+
+
+@command
+class RedriveDeadLetters(Filtered, kw_only=True):
+    """Send dead letters back to where they came from, or to another queue."""
+
+    name: ClassVar[str] = "dlq.retry"
+    answer: ClassVar[Any] = Redriven
+    choices: ClassVar[tuple[Choice, ...]] = (Choice(("message_id", "message_ids"), is_required=False),)
+
+    queue: Name
+    message_id: str | None = None
+    message_ids: Annotated[list[str], msgspec.Meta(max_length=10_000)] | None = None
+    to: Name | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1 << 62)] | None = None
+    per_second: Annotated[float, msgspec.Meta(ge=0.001, le=1e9)] | None = None
+    dry_run: bool = False
+
+    async def run(self, door: Door) -> Redriven:
+        self.check_choices()
+        broker = door.broker
+        left = self.limit
+        redriven = 0
+        for place, some in wanted(broker, self.queue, self, self._matches(broker)):
+            count = await broker.redrive(
+                place,
+                some,
+                to=self.to,
+                limit=left,
+                per_second=self.per_second,
+                dry_run=self.dry_run,
+                namespace=self.namespace,
+            )
+            redriven += count
+            if left is not None:
+                left -= count
+                if not left:
+                    break
+        if self.message_id is not None and not redriven:
+            raise MessageNotFound(f"Queue {self.queue!r} has no dead letter {self.message_id}; it may have been moved.")
+        return Redriven(redriven)
+
+    def _matches(self, broker: Broker) -> Callable[[Message], bool] | None:
+        """What the filter leaves to us: the ids, and the headers."""
+        ids = [self.message_id] if self.message_id is not None else self.message_ids
+        has_headers = self.filter().matches
+        if ids is None:
+            return has_headers
+        numbers = {broker.ids.parse(message_id) for message_id in ids}
+        return lambda message: (
+            (message.number, message.created_at_ms) in numbers and (has_headers is None or has_headers(message))
+        )
+
+
+@command
+class PurgeDeadLetters(Filtered, kw_only=True):
+    """Throw away a queue's dead letters."""
+
+    name: ClassVar[str] = "dlq.purge"
+    answer: ClassVar[Any] = Purged
+
+    queue: Name
+
+    async def run(self, door: Door) -> Purged:
+        count = 0
+        for place, some in wanted(door.broker, self.queue, self):
+            count += await door.broker.discard(place, some, namespace=self.namespace)
+        return Purged(count)

@@ -1,0 +1,207 @@
+"""Receiving, and saying what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from smista.core.errors import InvalidArgument
+from smista.engine import Delivery, Receipt
+from smista.errors import BrokerError
+from smista.protocols.http.commands.base import Choice, Command, Door, Milliseconds, Name, Seconds, command
+from smista.protocols.http.errors import ErrorBody, InvalidRequest, error_body
+from smista.protocols.http.messages import MessageView, show_delivery
+
+Limit = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+ConsumerName = Annotated[str, msgspec.Meta(max_length=255)]
+
+
+class NoMessage(msgspec.Struct):
+    message_id: None = None
+    message: None = None
+
+
+class Messages(msgspec.Struct):
+    messages: list[MessageView]
+
+
+def show_received(delivery: Delivery, queue: str, door: Door, *, raw: bool = False) -> MessageView:
+    view = show_delivery(delivery, door.answer_format, raw=raw)
+    view.queue = queue
+    view.receipt = delivery.receipt_text
+    return view
+
+
+@command
+class Consume(Command):
+    """Take the next message under a lease."""
+
+    name: ClassVar[str] = "queue.consume"
+    answer: ClassVar[Any] = (MessageView, NoMessage, Messages)
+
+    queue: Name
+    timeout: Annotated[float, msgspec.Meta(ge=0, le=20)] = 0
+    ack_deadline: Seconds | None = None
+    prefetch: Limit | None = None
+    consumer: ConsumerName = ""
+
+    async def run(self, door: Door) -> MessageView | NoMessage | Messages:
+        if self.prefetch is not None:
+            most = door.broker.queue_settings(self.queue, namespace=self.namespace).max_prefetch
+            if self.prefetch > most:
+                raise InvalidArgument(f"prefetch is {self.prefetch}; queue {self.queue!r} allows 1 to {most}.")
+        deliveries = await door.broker.receive(
+            self.queue,
+            self.prefetch or 1,
+            wait_ms=round(self.timeout * 1000),
+            lease_ms=None if self.ack_deadline is None else round(self.ack_deadline * 1000),
+            consumer=self.consumer,
+            namespace=self.namespace,
+        )
+        views = [show_received(delivery, self.queue, door) for delivery in deliveries]
+        if self.prefetch is not None:
+            return Messages(views)
+        return views[0] if views else NoMessage()
+
+
+@command
+class Receive(Command):
+    """Take up to `limit` messages under a lease, waiting for the first if there is none."""
+
+    name: ClassVar[str] = "queue.receive"
+    answer: ClassVar[Any] = Messages
+
+    queue: Name
+    limit: Limit = 1
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=20_000)] = 0
+    lease_ms: Milliseconds | None = None
+    consumer: ConsumerName = ""
+    raw: bool = False
+
+    async def run(self, door: Door) -> Messages:
+        deliveries = await door.broker.receive(
+            self.queue,
+            self.limit,
+            wait_ms=self.wait_ms,
+            lease_ms=self.lease_ms,
+            consumer=self.consumer,
+            namespace=self.namespace,
+        )
+        return Messages([show_received(delivery, self.queue, door, raw=self.raw) for delivery in deliveries])
+
+
+class Failed(msgspec.Struct):
+    error: ErrorBody
+
+
+class Settled(msgspec.Struct, omit_defaults=True, kw_only=True):
+    success: bool
+    action: Literal["requeued", "dead_lettered"] | UnsetType = UNSET
+    results: list[Failed | None] | UnsetType = UNSET
+    """Per receipt null, or why it had no effect."""
+
+
+class Settle(Command):
+    """What names deliveries: a receipt, several, or a queue and a message id, for whoever holds the message now."""
+
+    choices: ClassVar[tuple[Choice, ...]] = (Choice(("receipt", "receipts", "message_id")),)
+
+    queue: Name | None = None
+    message_id: str | None = None
+    receipt: str | None = None
+    receipts: Annotated[list[str], msgspec.Meta(max_length=10_000)] | None = None
+
+    def named(self, door: Door) -> list[Receipt | BrokerError]:
+        self.check_choices()
+        if self.message_id is not None:
+            if self.queue is None:
+                raise InvalidRequest("Object missing required field `queue`, which `message_id` needs.")
+            return [door.broker.receipt_for(self.queue, self.message_id, namespace=self.namespace)]
+        if self.receipt is not None:
+            return [door.broker.receipt(self.receipt)]
+        named: list[Receipt | BrokerError] = []
+        for text in self.receipts or ():
+            try:
+                named.append(door.broker.receipt(text))
+            except BrokerError as error:
+                named.append(error)
+        return named
+
+    def settled(self, named: list[Receipt | BrokerError], outcomes: Sequence[object]) -> Settled:
+        """The answer, from what came of those receipts that could be read."""
+        came = iter(outcomes)
+        results = [one if isinstance(one, BrokerError) else next(came) for one in named]
+        errors = [one for one in results if isinstance(one, BrokerError)]
+        if self.receipts is None:
+            if errors:
+                raise errors[0]
+            return Settled(success=True)
+        shown = [Failed(error_body(one)) if isinstance(one, BrokerError) else None for one in results]
+        return Settled(success=not errors, results=shown)
+
+
+def readable(named: list[Receipt | BrokerError]) -> list[Receipt]:
+    return [one for one in named if isinstance(one, Receipt)]
+
+
+@command
+class Acknowledge(Settle):
+    """These deliveries succeeded: their messages are done."""
+
+    name: ClassVar[str] = "queue.ack"
+    answer: ClassVar[Any] = Settled
+
+    async def run(self, door: Door) -> Settled:
+        named = self.named(door)
+        return self.settled(named, await door.broker.acknowledge(readable(named)))
+
+
+@command
+class Nack(Settle):
+    """These deliveries failed: retried after a back-off, or dead letters."""
+
+    name: ClassVar[str] = "queue.nack"
+    answer: ClassVar[Any] = Settled
+
+    requeue: bool = True
+    delay_ms: Milliseconds | None = None
+    error: str = ""
+
+    async def run(self, door: Door) -> Settled:
+        named = self.named(door)
+        outcomes = await door.broker.nack(
+            readable(named), requeue=self.requeue, delay_ms=self.delay_ms, error=self.error
+        )
+        answer = self.settled(named, outcomes)
+        if self.receipts is None:
+            answer.action = "requeued" if outcomes[0] is True else "dead_lettered"
+        return answer
+
+
+@command
+class Release(Settle):
+    """Back to their places, not counted as failures."""
+
+    name: ClassVar[str] = "queue.release"
+    answer: ClassVar[Any] = Settled
+
+    async def run(self, door: Door) -> Settled:
+        named = self.named(door)
+        return self.settled(named, await door.broker.release(readable(named)))
+
+
+@command
+class Extend(Settle, kw_only=True):
+    """The leases now end `lease_ms` from now."""
+
+    name: ClassVar[str] = "queue.extend"
+    answer: ClassVar[Any] = Settled
+
+    lease_ms: Milliseconds
+
+    async def run(self, door: Door) -> Settled:
+        named = self.named(door)
+        return self.settled(named, await door.broker.extend(readable(named), self.lease_ms))

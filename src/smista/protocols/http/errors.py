@@ -1,0 +1,127 @@
+"""Errors on the native door: our own, and the table from every error to a status.
+
+BrokerError
+└── RequestError            the request, not the broker's state, is at fault
+    ├── InvalidRequest
+    ├── UnknownCommand
+    ├── PathNotFound
+    ├── MethodNotAllowed
+    ├── UpgradeRequired
+    ├── RequestTooLarge
+    ├── UnsupportedMediaType
+    └── TooManyRequests
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from smista.errors import BrokerError
+
+
+class RequestError(BrokerError):
+    code = "request_error"
+
+
+class InvalidRequest(RequestError):
+    """It cannot be read, or a field is missing, unknown or of the wrong type."""
+
+    code = "invalid_request"
+
+
+class UnknownCommand(RequestError):
+    code = "unknown_command"
+
+
+class PathNotFound(RequestError):
+    code = "path_not_found"
+
+
+class MethodNotAllowed(RequestError):
+    code = "method_not_allowed"
+
+    def __init__(self, method: str, allowed: Iterable[str]) -> None:
+        self.allowed = ", ".join(sorted(allowed))
+        super().__init__(f"Method {method} does not go with this path; {self.allowed} does.")
+
+
+class UpgradeRequired(RequestError):
+    """The stream is spoken over a WebSocket only."""
+
+    code = "upgrade_required"
+
+
+class RequestTooLarge(RequestError):
+    code = "request_too_large"
+
+
+class UnsupportedMediaType(RequestError):
+    code = "unsupported_media_type"
+
+
+class TooManyRequests(RequestError):
+    """More in flight on one connection than it may have."""
+
+    code = "too_many_requests"
+
+
+STATUS = {
+    "ack_deadline_exceeded": 409,
+    "binding_target_not_found": 404,
+    "broker_closed": 503,
+    "broker_stopped": 503,
+    "consumer_not_found": 404,
+    "dead_letter_cycle": 409,
+    "exchange_cycle": 409,
+    "exchange_differs": 409,
+    "exchange_in_use": 409,
+    "exchange_internal": 403,
+    "exchange_not_found": 404,
+    "exchange_reserved": 403,
+    "invalid_argument": 400,
+    "invalid_binding": 400,
+    "invalid_exchange": 400,
+    "invalid_name": 400,
+    "invalid_priority": 400,
+    "invalid_receipt": 400,
+    "invalid_request": 400,
+    "invalid_settings": 400,
+    "low_disk": 507,
+    "low_memory": 507,
+    "message_not_found": 404,
+    "message_too_large": 413,
+    "method_not_allowed": 405,
+    "namespace_not_found": 404,
+    "outcome_unknown": 503,
+    "path_not_found": 404,
+    "queue_deleted": 410,
+    "queue_differs": 409,
+    "queue_full": 429,
+    "queue_in_exclusive_use": 409,
+    "queue_in_use": 409,
+    "queue_not_empty": 409,
+    "queue_not_found": 404,
+    "request_too_large": 413,
+    "stale_receipt": 409,
+    "too_many_requests": 429,
+    "unknown_command": 400,
+    "unsupported_media_type": 415,
+    "upgrade_required": 426,
+}
+"""Those of the log are not here: a broker that cannot open its log serves nobody, and later ones arrive as
+`broker_stopped` and `outcome_unknown`."""
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True):
+    error: ErrorBody
+
+
+def error_body(error: BrokerError) -> ErrorBody:
+    return ErrorBody(error.code, str(error))

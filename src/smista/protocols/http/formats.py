@@ -1,0 +1,178 @@
+"""JSON and MessagePack: two spellings of the same structures, chosen by content type.
+
+Bytes are base64 text in JSON and binary in MessagePack; `msgspec` sees to that. What differs is a message given as a
+value: it is stored as JSON text, so JSON takes and gives it as it stands, while MessagePack has to translate. Neither
+can say all that the other can: MessagePack has bytes, times, extensions and NaN, JSON has whole numbers of any length.
+What cannot be translated is refused on the way in, and given as bytes on the way out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from smista.protocols.http.errors import InvalidRequest
+
+T = TypeVar("T")
+
+_raw_json = msgspec.json.Decoder(msgspec.Raw).decode
+_json_value = msgspec.json.Decoder().decode
+_msgpack_value = msgspec.msgpack.Decoder().decode
+_encode_json = msgspec.json.Encoder().encode
+_encode_msgpack = msgspec.msgpack.Encoder().encode
+
+
+class Untranslatable(Exception):
+    """A value or a body that the other format has no words for; says why."""
+
+
+class Format:
+    """One of the two."""
+
+    name: str
+    content_type: bytes
+
+    def encode(self, value: object) -> bytes:
+        raise NotImplementedError
+
+    def decoder(self, kind: type[T], place: str = "the top") -> Decoder[T]:
+        raise NotImplementedError
+
+    def value_from_body(self, body: bytes) -> msgspec.Raw:
+        """A JSON body as a value that `encode` writes as it stands; raises `Untranslatable`."""
+        raise NotImplementedError
+
+    def body_from_value(self, value: msgspec.Raw) -> bytes:
+        """The JSON text of a value that came in this format; raises `Untranslatable`."""
+        raise NotImplementedError
+
+
+class Decoder(Generic[T]):
+    """Reads one type, and says in a sentence what is wrong where it cannot. `place` is where the whole thing stands."""
+
+    def __init__(
+        self, decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], format_name: str, place: str
+    ) -> None:
+        self._decode = decoder.decode
+        self._format_name = format_name
+        self._place = place
+
+    def __call__(self, data: bytes | memoryview | msgspec.Raw) -> T:
+        try:
+            return self._decode(data)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"{explained(error, self._place)}.") from None
+        except RecursionError:
+            raise InvalidRequest(f"This {self._format_name} is nested too deeply.") from None
+        except (msgspec.DecodeError, ValueError) as error:
+            raise InvalidRequest(f"This is not {self._format_name}: {error}.") from None
+
+
+def explained(error: msgspec.ValidationError, place: str = "the top") -> str:
+    """msgspec's sentence with the place as a path people know: "Expected `int`, got `str` at `priority`"."""
+    what, separator, path = str(error).rpartition(" - at `")
+    if not separator:
+        # A field that is missing or unknown is named already.
+        return f"{path} at `{place}`" if path.startswith("Expected") else path
+    if path.startswith("key` in `"):
+        return f"{what} as a name in `{_shown(path.removeprefix('key` in `'), place)}`"
+    return f"{what} at `{_shown(path, place)}`"
+
+
+def _shown(path: str, place: str) -> str:
+    return path.rstrip("`").removeprefix("$").removeprefix(".") or place
+
+
+def check_plain(value: object, *, nesting_max: int) -> None:
+    """Raise `Untranslatable` unless both formats can say `value`, and a record of the log can hold it."""
+    match value:
+        case None | bool() | str():
+            return
+        case int():
+            if not -(1 << 63) <= value < 1 << 64:
+                raise Untranslatable("a whole number of more than 64 bits")
+        case float():
+            if not math.isfinite(value):
+                raise Untranslatable(f"the number {value}")
+        case list() | dict() if not nesting_max:
+            raise Untranslatable("nested too deeply")
+        case list():
+            for item in value:
+                check_plain(item, nesting_max=nesting_max - 1)
+        case dict():
+            for name, item in value.items():
+                if not isinstance(name, str):
+                    raise Untranslatable(f"a name that is not text but {_kind(name)}")
+                check_plain(item, nesting_max=nesting_max - 1)
+        case _:
+            raise Untranslatable(_kind(value))
+
+
+def _kind(value: object) -> str:
+    return {"bytes": "bytes", "datetime": "a timestamp", "Ext": "an extension"}.get(
+        type(value).__name__, f"of type {type(value).__name__}"
+    )
+
+
+NESTING_MAX = 500
+"""Of a message that came as MessagePack; as deep as one in JSON may safely be on any stack."""
+
+
+class Json(Format):
+    name = "JSON"
+    content_type = b"application/json"
+
+    def encode(self, value: object) -> bytes:
+        return _encode_json(value)
+
+    def decoder(self, kind: type[T], place: str = "the top") -> Decoder[T]:
+        return Decoder(msgspec.json.Decoder(kind), self.name, place)
+
+    def value_from_body(self, body: bytes) -> msgspec.Raw:
+        try:
+            # Its syntax is checked by msgspec, its UTF-8 is not: it would make our whole answer unreadable.
+            body.decode()
+            return _raw_json(body)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise Untranslatable(str(error)) from None
+
+    def body_from_value(self, value: msgspec.Raw) -> bytes:
+        body = bytes(value)
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise Untranslatable(str(error)) from None
+        return body
+
+
+class MessagePack(Format):
+    name = "MessagePack"
+    content_type = b"application/msgpack"
+
+    def encode(self, value: object) -> bytes:
+        return _encode_msgpack(value)
+
+    def decoder(self, kind: type[T], place: str = "the top") -> Decoder[T]:
+        return Decoder(msgspec.msgpack.Decoder(kind), self.name, place)
+
+    def value_from_body(self, body: bytes) -> msgspec.Raw:
+        try:
+            # Written at once, because not all that can be read here can be written, and the answer has to be.
+            return msgspec.Raw(_encode_msgpack(_json_value(body)))
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+            raise Untranslatable(str(error)) from None
+
+    def body_from_value(self, value: msgspec.Raw) -> bytes:
+        try:
+            plain: Any = _msgpack_value(value)
+            if type(plain) is not str:
+                check_plain(plain, nesting_max=NESTING_MAX)
+            return _encode_json(plain)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise Untranslatable(str(error)) from None
+
+
+JSON = Json()
+MESSAGE_PACK = MessagePack()

@@ -1,0 +1,155 @@
+"""From a REST request to the command it stands for."""
+
+from __future__ import annotations
+
+import types
+import typing
+from functools import cache
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from smista.protocols.http.asgi import Scope, format_of, header, text_of, unsupported
+from smista.protocols.http.commands import COMMANDS, DECODERS
+from smista.protocols.http.commands.base import Runnable
+from smista.protocols.http.errors import InvalidRequest
+from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
+from smista.protocols.http.routes import Route
+
+HEADER_PREFIX = b"smista-header-"
+TAKES_OCTETS = ("queue.publish", "exchange.publish")
+QUERY_FIELDS_MAX = 1_000
+
+_FIELDS: dict[Format, Decoder[dict[str, msgspec.Raw]]] = {
+    each: each.decoder(dict[str, msgspec.Raw], place="the body") for each in (JSON, MESSAGE_PACK)
+}
+
+
+def read(route: Route, path_fields: dict[str, str], scope: Scope, body: bytes) -> tuple[Runnable, Format]:
+    """The command that path, query and body give together, and the format in which its fields were written."""
+    came_in, given = _body_fields(route, scope, body)
+    sources = {"body": given}
+    for place, fields in (("query", _query_fields(route, scope)), ("path", path_fields)):
+        for name, value in fields.items():
+            for other, earlier in sources.items():
+                if name in earlier:
+                    raise InvalidRequest(f"`{name}` is given twice, in the {other} and in the {place}.")
+            sources.setdefault(place, {})[name] = _written(came_in, name, value)
+    together = {name: value for fields in sources.values() for name, value in fields.items()}
+    return DECODERS[came_in][route.command](came_in.encode(together)), came_in
+
+
+def _written(came_in: Format, name: str, value: object) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(came_in.encode(value))
+    except (OverflowError, RecursionError):
+        # Only JSON in the query can be such.
+        raise InvalidRequest(f"`{name}` in the query has too large a number, or is nested too deeply.") from None
+
+
+# -- the body ---------------------------------------------------------------------------------------------------------
+
+
+def _body_fields(route: Route, scope: Scope, body: bytes) -> tuple[Format, dict[str, msgspec.Raw]]:
+    if route.body == "none":
+        if body:
+            raise InvalidRequest(f"{route.method} {route.path} takes no body; say it in the query.")
+        return JSON, {}
+    content_type = header(scope, b"content-type")
+    came_in = None if content_type is None else format_of(content_type)
+    if came_in is None and route.command in TAKES_OCTETS:
+        return MESSAGE_PACK, _octets(scope, content_type, body)
+    if came_in is None and content_type is not None:
+        raise unsupported(content_type)
+    came_in = came_in or JSON
+    fields = _FIELDS[came_in](body) if body else {}
+    if came_in is JSON:
+        _check_utf8(body)
+    if route.body == "settings":
+        return came_in, {"settings": msgspec.Raw(came_in.encode(fields))}
+    return came_in, fields
+
+
+def _check_utf8(body: bytes) -> None:
+    """Values that are not looked at yet would be embedded in what is decoded next."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"This is not JSON: {error}.") from None
+
+
+def _octets(scope: Scope, content_type: bytes | None, body: bytes) -> dict[str, msgspec.Raw]:
+    """A message given as it is: its bytes are the body, its headers are ours with a prefix."""
+    fields: dict[str, object] = {"body": body}
+    if content_type is not None:
+        fields["content_type"] = text_of(content_type)
+    headers = {
+        text_of(name[len(HEADER_PREFIX) :]): text_of(value)
+        for name, value in scope["headers"]
+        if name.startswith(HEADER_PREFIX)
+    }
+    if headers:
+        fields["headers"] = headers
+    return {name: msgspec.Raw(MESSAGE_PACK.encode(value)) for name, value in fields.items()}
+
+
+# -- the query --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _kinds(command: str) -> dict[str, Any]:
+    """The types of a command's fields by name."""
+    return {field.encode_name: field.type for field in msgspec.structs.fields(typing.cast(Any, COMMANDS[command]))}
+
+
+def _query_fields(route: Route, scope: Scope) -> dict[str, object]:
+    kinds = _kinds(route.command)
+    found: dict[str, object] = {}
+    pieces = [piece for piece in scope["query_string"].split(b"&") if piece]
+    if len(pieces) > QUERY_FIELDS_MAX:
+        raise InvalidRequest(f"The query has {len(pieces)} fields; it may have {QUERY_FIELDS_MAX}.")
+    for piece in pieces:
+        name, text = map(_unescaped, piece.partition(b"=")[::2])
+        if name not in kinds:
+            raise InvalidRequest(f"Object contains unknown field `{name[:100]}` in the query.")
+        value = _value(name, text, kinds[name])
+        if name not in found:
+            found[name] = value
+        elif isinstance(value, list):
+            found[name] = [*typing.cast(list[object], found[name]), *value]
+        else:
+            raise InvalidRequest(f"`{name}` is given twice in the query.")
+    return found
+
+
+def _unescaped(text: bytes) -> str:
+    try:
+        return unquote_to_bytes(text.replace(b"+", b" ")).decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{text.decode('latin-1')!r:.100} in the query is not UTF-8, percent-encoded.") from None
+
+
+def _value(name: str, text: str, kind: Any) -> object:
+    """What a text in the query means where a field of this type is wanted."""
+    origins = {typing.get_origin(choice) or choice for choice in _choices(kind)}
+    if list in origins:
+        return [text]
+    if origins & {dict, msgspec.Raw} or any(
+        isinstance(one, type) and issubclass(one, msgspec.Struct) for one in origins
+    ):
+        try:
+            return msgspec.json.decode(text)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise InvalidRequest(f"`{name}` in the query is not JSON: {error}.") from None
+    try:
+        return msgspec.to_builtins(msgspec.convert(text, kind, strict=False), builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{str(error).partition(' - at')[0]} at `{name}`, in the query.") from None
+
+
+def _choices(kind: Any) -> list[Any]:
+    """The types a union offers, without what is said about them; a type that is none offers itself."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return [choice for one in typing.get_args(kind) for choice in _choices(one)]
+    return [typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind]

@@ -1,0 +1,310 @@
+"""One WebSocket: requests in, answers and pushed messages out. The words are in docs/stream.md.
+
+    receive ─▶ frame ─▶ each request runs as a task of its own ─▶ answer ─┐
+                                                                         ├─▶ outbox ─▶ one writer ─▶ send
+    broker ─▶ subscription.deliver ─▶ pushed messages ───────────────────┘
+
+Requests start in the order in which they came, and each does its transition in its first step, so that publishes keep
+their order; answers come when they are ready.
+
+What one connection can make us keep is bounded. No frame is read while many requests are under way, many answers wait
+to be written, or the log is behind; subscriptions get next to nothing more while many pushed messages wait. What waits
+for something to happen, long polls above all, is bounded by itself, so that reading never has to wait for it.
+
+It ends in one of two ways. The connection goes: all that it held goes back at once, as failed deliveries, since any of
+them may be what killed the consumer. Or the broker stops (`close`): what is held is released, requests under way are
+answered, and then the WebSocket is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from smista.engine import Broker
+from smista.engine.errors import BrokerClosed
+from smista.errors import BrokerError
+from smista.protocols.http.asgi import Event, Receive, Send
+from smista.protocols.http.commands import DECODERS, Door
+from smista.protocols.http.commands.dead_letters import RedriveDeadLetters
+from smista.protocols.http.commands.receiving import Consume
+from smista.protocols.http.commands.receiving import Receive as ReceiveCommand
+from smista.protocols.http.errors import ErrorBody, TooManyRequests, UnknownCommand, error_body
+from smista.protocols.http.formats import JSON, Format
+from smista.protocols.http.outbox import Outbox
+from smista.protocols.http.stream_frames import (
+    NO_PAYLOAD,
+    OWN_DECODERS,
+    Answer,
+    Refusal,
+    StreamRequest,
+    Subscribe,
+    read_frame,
+)
+from smista.protocols.http.stream_subscriptions import Subscriptions
+
+T = TypeVar("T")
+logger = logging.getLogger("smista.stream")
+
+REQUESTS_MAX = 10_000
+"""Under way on one connection; beyond that no frame is read until some are answered."""
+WAITING_MAX = 1_000
+"""Of those, how many may wait for something to happen: long polls, slow redrives. One more is refused."""
+AT_ONCE = 100
+"""How many requests are started before those that were get their turn."""
+
+INTERNAL_ERROR = ErrorBody("internal_error", "The broker is at fault; its log says more. Nothing was confirmed.")
+
+_NOTHING = msgspec.Raw()
+_SLOW_COMMANDS = frozenset(("queue.consume", "queue.receive", "dlq.retry", "dlq.purge"))
+"""They do not do all they do in their first step: in an array, the next request waits for them."""
+
+
+class Budget:
+    """How much the answers to one array may still take."""
+
+    __slots__ = ("bytes_left",)
+
+    def __init__(self, bytes_left: int) -> None:
+        self.bytes_left = bytes_left
+
+
+class Stream:
+    def __init__(
+        self,
+        broker: Broker,
+        spoken: Format,
+        receive: Receive,
+        send: Send,
+        *,
+        peer: str,
+        output_bytes_max: int,
+    ) -> None:
+        self._broker = broker
+        self._format = spoken
+        self._decoders = DECODERS[spoken]
+        self._own_decoders = OWN_DECODERS[spoken]
+        self._door = Door(broker, spoken, spoken)
+        self._receive = receive
+        self._output_bytes_max = output_bytes_max
+        self._outbox = Outbox(send, is_text=spoken is JSON, bytes_max=output_bytes_max, on_room=self._make_room)
+        self._subscriptions = Subscriptions(broker, spoken, self._outbox, peer=peer, on_fault=self._fail)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._waiting: set[asyncio.Future[object]] = set()
+        """What waits for something to happen, in one of the tasks."""
+        self._has_room = asyncio.Event()
+        self._farewell: tuple[int, str] | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until either side goes. What is held then goes back at once."""
+        reader = asyncio.create_task(self._read())
+        writer = asyncio.create_task(self._outbox.write())
+        try:
+            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._subscriptions.let_go(is_vanished=True)
+            running = [reader, writer, *self._tasks]
+            for task in running:
+                task.cancel()
+            results = await asyncio.gather(*running, return_exceptions=True)
+        for result in results[:2]:
+            if isinstance(result, Exception) and not isinstance(result, OSError):
+                raise result
+
+    def close(self, code: int, reason: str) -> None:
+        """Release what is held, read no more, answer the requests that are under way, and then close."""
+        if self._farewell is not None:
+            return
+        self._farewell = (code, reason)
+        self._subscriptions.let_go(is_vanished=False)
+        for waiting in self._waiting:
+            waiting.cancel()
+        if not self._tasks:
+            self._outbox.close(code, reason)
+
+    def _fail(self) -> None:
+        self._subscriptions.let_go(is_vanished=True)
+        self.close(1011, "internal error")
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        for count in itertools.count(1):
+            # In a function of its own, so that an idle connection does not keep its last frame.
+            if not self._take_in(await self._receive()):
+                return
+            if count % AT_ONCE == 0:
+                # Frames that came together are received without a pause.
+                await asyncio.sleep(0)
+            if self._is_busy:
+                await self._room()
+
+    def _take_in(self, event: Event) -> bool:
+        """Start what a frame asks for; False when there will be no more frames."""
+        if event["type"] == "websocket.disconnect":
+            return False
+        if self._farewell is not None:
+            return True
+        frame = read_frame(self._format, text=event.get("text"), binary=event.get("bytes"))
+        if isinstance(frame, StreamRequest):
+            self._start(self._answer_one(frame))
+        elif isinstance(frame, list):
+            self._start_array(frame)
+        else:
+            self._outbox.put(self._format.encode(frame))
+        return True
+
+    @property
+    def _is_busy(self) -> bool:
+        return len(self._tasks) >= REQUESTS_MAX or self._outbox.has_many_answers or self._broker.is_behind
+
+    async def _room(self) -> None:
+        """Wait until another frame may be read. That is never long, unless the peer or the disk stands still."""
+        while self._is_busy:
+            if self._broker.is_behind:
+                # Here rather than in each publish, so that they keep their order.
+                try:
+                    await self._broker.room()
+                except BrokerError:
+                    return  # it has stopped, as every request will be told
+            else:
+                self._has_room.clear()
+                await self._has_room.wait()
+
+    def _make_room(self) -> None:
+        self._has_room.set()
+        self._subscriptions.make_room()
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._has_room.set()
+        if self._farewell is not None and not self._tasks:
+            self._outbox.close(*self._farewell)
+
+    # -- answering ----------------------------------------------------------------------------------------------------
+
+    async def _answer_one(self, request: StreamRequest) -> None:
+        answer = await self._outcome(request)
+        if answer is not None:
+            self._outbox.put(answer)
+
+    def _start_array(self, requests: list[StreamRequest]) -> None:
+        """Start as many as can be started together, now: what comes in the next frame is started after them."""
+        budget = Budget(self._output_bytes_max)
+        groups = _in_order(requests)
+        started = self._start_group(next(groups), budget)
+        self._start(self._answer_all(started, groups, budget))
+
+    def _start_group(self, group: list[StreamRequest], budget: Budget) -> list[asyncio.Task[bytes | None]]:
+        return [self._start(self._outcome_within(budget, request)) for request in group]
+
+    async def _answer_all(
+        self, started: list[asyncio.Task[bytes | None]], groups: Iterator[list[StreamRequest]], budget: Budget
+    ) -> None:
+        answers = await asyncio.gather(*started)
+        for group in groups:
+            answers += await asyncio.gather(*self._start_group(group, budget))
+        told = [msgspec.Raw(answer) for answer in answers if answer is not None]
+        if told:
+            self._outbox.put(self._format.encode(told))
+
+    async def _outcome_within(self, budget: Budget, request: StreamRequest) -> bytes | None:
+        """`_outcome`, unless the answers to the requests before it are too much already."""
+        if budget.bytes_left < 0:
+            error = TooManyRequests(
+                f"The answers to this array are over {self._output_bytes_max} bytes already, and this request was not "
+                "carried out; send it in another frame."
+            )
+            return self._format.encode(Refusal(request.id, error_body(error)))
+        answer = await self._outcome(request)
+        if answer is not None:
+            budget.bytes_left -= len(answer)
+        return answer
+
+    async def _outcome(self, request: StreamRequest) -> bytes | None:
+        """Carry out a request; what to answer, or None where nothing is to be said."""
+        try:
+            result = await self._carry_out(request)
+            return None if request.id is None else self._format.encode(Answer(request.id, result))
+        except BrokerError as error:
+            said = error_body(error)
+        except Exception:
+            logger.exception("a request failed", extra={"fields": {"command": request.command[:100]}})
+            said = INTERNAL_ERROR
+        return self._format.encode(Refusal(request.id, said))
+
+    async def _carry_out(self, request: StreamRequest) -> object:
+        payload = request.payload if len(memoryview(request.payload)) else NO_PAYLOAD[self._format]
+        # It would keep the whole frame in memory for as long as the command takes.
+        request.payload = _NOTHING
+        decode_own = self._own_decoders.get(request.command)
+        if decode_own is not None:
+            command = decode_own(payload)
+            del payload
+            if isinstance(command, Subscribe) and self._farewell is not None:
+                raise BrokerClosed("The broker is stopping; subscribe again in a moment.")
+            return await self._subscriptions.carry_out(command)
+        decode = self._decoders.get(request.command)
+        if decode is None:
+            raise UnknownCommand(f"There is no command {request.command[:100]!r}; see docs/commands.md.")
+        runnable = decode(payload)
+        del payload
+        if _may_wait(runnable):
+            return await self._wait_for(runnable.run(self._door))
+        return await runnable.run(self._door)
+
+    async def _wait_for(self, work: Awaitable[object]) -> object:
+        """The result of something that may take long: there is a bound to those, and `close` ends them."""
+        waiting = asyncio.ensure_future(work)
+        try:
+            if len(self._waiting) >= WAITING_MAX:
+                raise TooManyRequests(f"{WAITING_MAX} requests wait on this connection; let one of them end first.")
+            self._waiting.add(waiting)
+            return await waiting
+        except asyncio.CancelledError:
+            if self._farewell is None:
+                raise
+            raise BrokerClosed("The broker is stopping; ask again in a moment.") from None
+        finally:
+            waiting.cancel()
+            self._waiting.discard(waiting)
+
+
+def _in_order(requests: list[StreamRequest]) -> Iterator[list[StreamRequest]]:
+    """The requests of an array, those together that may be started one right after the other."""
+    group: list[StreamRequest] = []
+    for request in requests:
+        if request.command in _SLOW_COMMANDS:
+            if group:
+                yield group
+            yield [request]
+            group = []
+        else:
+            group.append(request)
+    if group:
+        yield group
+
+
+def _may_wait(command: object) -> bool:
+    match command:
+        case ReceiveCommand():
+            return command.wait_ms > 0
+        case Consume():
+            return command.timeout > 0
+        case RedriveDeadLetters():
+            return command.per_second is not None
+        case _:
+            return False

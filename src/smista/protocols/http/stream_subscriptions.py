@@ -1,0 +1,316 @@
+"""The subscriptions of one stream, what each of them holds, and the commands about both.
+
+    broker ─▶ `_push` ─▶ a tag for each delivery ─▶ frames into the outbox
+    ack, nack, release ─▶ the tag is void ─▶ the broker
+
+A tag is a delivery's number on the connection. Who holds it is in `_holders`, and the receipt that it stands for is
+with the holder; an `up_to` is about one holder, a `tags` may be about several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from smista.core.errors import ConsumerNotFound, InvalidReceipt, StaleReceipt
+from smista.engine import FOREVER_MS, Broker, Delivery, Receipt, Subscription
+from smista.errors import BrokerError
+from smista.protocols.http.commands.base import Success
+from smista.protocols.http.commands.receiving import Failed
+from smista.protocols.http.errors import InvalidRequest, TooManyRequests, error_body
+from smista.protocols.http.formats import Format
+from smista.protocols.http.messages import MessageView, show_delivery
+from smista.protocols.http.outbox import Outbox
+from smista.protocols.http.stream_frames import (
+    AcknowledgeTags,
+    Credit,
+    Ended,
+    ExtendTags,
+    NackTags,
+    Pushed,
+    ReleaseTags,
+    SettledTags,
+    Subscribe,
+    Subscribed,
+    Tags,
+    Unsubscribe,
+)
+
+logger = logging.getLogger("smista.stream")
+
+SUBSCRIPTIONS_MAX = 10_000
+PUSHED_BYTES = 1 << 18
+"""A frame of pushed messages ends when it has this much: many clients take none above 1 MiB."""
+VIEW_BYTES = 200
+"""What a pushed message takes beside its body, about."""
+STALE_TAGS_MAX = 1_000
+
+_CANNOT_WRITE = (TypeError, ValueError, OverflowError)
+"""What an encoder raises for a value that its format has no words for."""
+
+
+class Consumer:
+    """A subscription, and what it holds by tag, in the order of delivery."""
+
+    __slots__ = ("held", "number", "prefetch", "raw", "subscription")
+
+    def __init__(self, number: int, *, raw: bool) -> None:
+        self.number = number
+        self.raw = raw
+        self.prefetch = 0
+        """What it was promised; the subscription's own is lower while it is held back."""
+        self.held: dict[int, Receipt] = {}
+        self.subscription: Subscription
+
+
+class Subscriptions:
+    def __init__(
+        self, broker: Broker, spoken: Format, outbox: Outbox, *, peer: str, on_fault: Callable[[], None]
+    ) -> None:
+        """`on_fault` is called when messages cannot be pushed, by a fault of ours: the connection has to end."""
+        self._broker = broker
+        self._format = spoken
+        self._outbox = outbox
+        self._peer = peer
+        self._on_fault = on_fault
+        self._consumers: dict[int, Consumer] = {}
+        self._holders: dict[int, Consumer] = {}
+        """By tag, who holds it; also of consumers that have unsubscribed."""
+        self._next_tag = 1
+        self._next_consumer = 1
+        self._is_held_back = False
+        """Whether nobody gets more than one message, because too much waits to be written."""
+
+    async def carry_out(self, command: object) -> object:
+        match command:
+            case Tags():
+                return await self._settle(command)
+            case Subscribe():
+                return self._subscribe(command)
+            case Credit():
+                self._set_credit(self._consumer(command.subscription), command.prefetch)
+                return Success()
+            case Unsubscribe():
+                self._unsubscribe(self._consumer(command.subscription))
+                return Success()
+            case _:
+                raise AssertionError(command)
+
+    def let_go(self, *, is_vanished: bool) -> None:
+        """End all of them: what they hold goes back at once, as failed deliveries if the consumers vanished."""
+        consumers = list(self._consumers.values())
+        leaving = set(self._holders.values()).difference(consumers)
+        self._consumers.clear()
+        self._holders.clear()
+        if self._broker.failure is not None or self._broker.is_closed:
+            return
+        # A purge or a deletion that is under way may have taken some of it already.
+        for consumer in consumers:
+            with contextlib.suppress(StaleReceipt):
+                self._broker.cancel(consumer.subscription, is_vanished=is_vanished)
+        for consumer in leaving:
+            with contextlib.suppress(StaleReceipt):
+                self._broker.give_back(consumer.subscription, is_vanished=is_vanished)
+
+    # -- subscribing --------------------------------------------------------------------------------------------------
+
+    def _subscribe(self, command: Subscribe) -> Subscribed:
+        if len(self._consumers) >= SUBSCRIPTIONS_MAX:
+            raise TooManyRequests(f"This connection has {SUBSCRIPTIONS_MAX} subscriptions; open another one for more.")
+        consumer = Consumer(self._next_consumer, raw=command.raw)
+        consumer.subscription = self._broker.subscribe(
+            command.queue,
+            lambda deliveries: self._push(consumer, deliveries),
+            ended=lambda error: self._end(consumer, error),
+            consumer=command.consumer or self._peer,
+            prefetch=command.prefetch,
+            priority=command.priority,
+            lease_ms=FOREVER_MS if command.lease_ms is None else command.lease_ms,
+            namespace=command.namespace,
+        )
+        consumer.prefetch = consumer.subscription.prefetch
+        self._next_consumer += 1
+        self._consumers[consumer.number] = consumer
+        self._tell_prefetch(consumer)
+        return Subscribed(consumer.number)
+
+    def _set_credit(self, consumer: Consumer, prefetch: int) -> None:
+        self._broker.set_prefetch(consumer.subscription, prefetch)
+        consumer.prefetch = prefetch
+        self._tell_prefetch(consumer)
+
+    def _unsubscribe(self, consumer: Consumer) -> None:
+        del self._consumers[consumer.number]
+        subscription = consumer.subscription
+        self._broker.cancel(subscription, keeps_held=True)
+        # What was on its way, its body being fetched, will not be handed over any more.
+        handed_over = {receipt.sequence for receipt in consumer.held.values()}
+        self._broker.release_now(
+            [receipt for sequence, receipt in subscription.held.items() if sequence not in handed_over]
+        )
+
+    def _consumer(self, number: int) -> Consumer:
+        consumer = self._consumers.get(number)
+        if consumer is None:
+            raise ConsumerNotFound(f"This connection has no subscription {number}; it may have ended.")
+        return consumer
+
+    def _end(self, consumer: Consumer, error: BrokerError) -> None:
+        """The broker has ended it."""
+        self._consumers.pop(consumer.number, None)
+        for tag in consumer.held:
+            self._holders.pop(tag, None)
+        consumer.held.clear()
+        self._outbox.put(self._format.encode(Ended(consumer.number, error_body(error))), is_pushed=True)
+
+    # -- settling -----------------------------------------------------------------------------------------------------
+
+    async def _settle(self, command: Tags) -> SettledTags:
+        tags = self._named(command)
+        holders = self._holders
+        unknown = {tag for tag in tags if tag not in holders}
+        known = [tag for tag in tags if tag not in unknown] if unknown else tags
+        results: list[Any] = await self._outcomes(command, known)
+        await self._broker.durable()
+        if unknown:
+            came = iter(results)
+            results = [_unknown_tag(tag) if tag in unknown else next(came) for tag in tags]
+        return _settled(results)
+
+    def _named(self, command: Tags) -> Sequence[int]:
+        if (command.tags is None) == (command.up_to is None):
+            raise InvalidRequest("Give either `tags` or `up_to`.")
+        if command.tags is not None:
+            if len(set(command.tags)) != len(command.tags):
+                raise InvalidRequest("A tag stands twice in `tags`.")
+            return command.tags
+        last = command.up_to
+        assert last is not None
+        holder = self._holders.get(last)
+        if holder is None:
+            raise _unknown_tag(last)
+        return [tag for tag in holder.held if tag <= last]
+
+    async def _outcomes(self, command: Tags, tags: Sequence[int]) -> list[Any]:
+        """What came of each tag, all of them held here. All but `extend` void them, whatever comes of it."""
+        holders = self._holders
+        if isinstance(command, ExtendTags):
+            return list(await self._broker.extend([holders[tag].held[tag] for tag in tags], command.lease_ms))
+        receipts = [holders.pop(tag).held.pop(tag) for tag in tags]
+        match command:
+            case AcknowledgeTags():
+                return list(self._broker.acknowledge_now(receipts))
+            case NackTags():
+                return self._broker.nack_now(
+                    receipts, requeue=command.requeue, delay_ms=command.delay_ms, error=command.error
+                )
+            case ReleaseTags():
+                return list(self._broker.release_now(receipts))
+            case _:
+                raise AssertionError(command)
+
+    # -- pushing ------------------------------------------------------------------------------------------------------
+
+    def _push(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        try:
+            self._hand_over(consumer, deliveries)
+        except Exception:
+            # The broker is in the middle of serving a queue, and others with it: our fault must not become theirs.
+            logger.exception("messages could not be pushed", extra={"fields": {"peer": self._peer}})
+            asyncio.get_running_loop().call_soon(self._on_fault)
+
+    def _hand_over(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        spoken, raw = self._format, consumer.raw
+        held, holders = consumer.held, self._holders
+        views: list[MessageView] = []
+        tag = self._next_tag
+        start = size = 0
+        for delivery in deliveries:
+            view = show_delivery(delivery, spoken, raw=raw)
+            view.tag = tag
+            held[tag] = delivery.receipt
+            holders[tag] = consumer
+            tag += 1
+            views.append(view)
+            size += len(delivery.body) + VIEW_BYTES
+            if size >= PUSHED_BYTES:
+                self._put(consumer, views, deliveries[start : start + len(views)])
+                start += len(views)
+                views, size = [], 0
+        self._next_tag = tag
+        if views:
+            self._put(consumer, views, deliveries[start:] if start else deliveries)
+        if self._outbox.has_many_pushed and not self._is_held_back:
+            self._hold_back(is_held_back=True)
+        if len(held) > consumer.prefetch + STALE_TAGS_MAX:
+            self._forget_stale(consumer)
+
+    def _put(self, consumer: Consumer, views: list[MessageView], deliveries: list[Delivery]) -> None:
+        try:
+            frame = self._format.encode(Pushed(consumer.number, views))
+        except _CANNOT_WRITE:
+            views = [self._writable(view, delivery) for view, delivery in zip(views, deliveries, strict=True)]
+            frame = self._format.encode(Pushed(consumer.number, views))
+        self._outbox.put(frame, is_pushed=True)
+
+    def _writable(self, view: MessageView, delivery: Delivery) -> MessageView:
+        """The message without what this format has no words for: MessagePack knows no integers beyond 64 bits, JSON no
+        keys but text. The bytes of the body say what its value would; headers that cannot be written are left out."""
+        if self._can_write(view):
+            return view
+        plain = show_delivery(delivery, self._format, raw=True)
+        plain.tag = view.tag
+        if not self._can_write(plain):
+            logger.warning("headers that %s has no words for were left out", self._format.name)
+            plain.headers = {}
+        return plain
+
+    def _can_write(self, view: MessageView) -> bool:
+        try:
+            self._format.encode(view)
+        except _CANNOT_WRITE:
+            return False
+        return True
+
+    def _forget_stale(self, consumer: Consumer) -> None:
+        """Tags of messages whose lease ran out and that were never settled: nobody can settle them any more."""
+        held = consumer.subscription.held
+        for tag, receipt in list(consumer.held.items()):
+            if held.get(receipt.sequence) != receipt:
+                del consumer.held[tag], self._holders[tag]
+
+    # -- holding back -------------------------------------------------------------------------------------------------
+
+    def make_room(self) -> None:
+        """Some of what waited to be written has been."""
+        if self._is_held_back and not self._outbox.has_many_pushed:
+            self._hold_back(is_held_back=False)
+
+    def _hold_back(self, *, is_held_back: bool) -> None:
+        self._is_held_back = is_held_back
+        # A broker that has stopped pushes nothing, and says so itself.
+        with contextlib.suppress(BrokerError):
+            for consumer in self._consumers.values():
+                self._tell_prefetch(consumer)
+
+    def _tell_prefetch(self, consumer: Consumer) -> None:
+        """Have the broker go by what a consumer was promised, or by the least there is."""
+        subscription = consumer.subscription
+        prefetch = 1 if self._is_held_back else min(consumer.prefetch, subscription.queue.settings.max_prefetch)
+        if prefetch != subscription.prefetch:
+            self._broker.set_prefetch(subscription, prefetch)
+
+
+def _unknown_tag(tag: int) -> InvalidReceipt:
+    return InvalidReceipt(f"This connection holds no message under tag {tag}; it may have settled it.")
+
+
+def _settled(results: list[Any]) -> SettledTags:
+    if not any(isinstance(result, BrokerError) for result in results):
+        return SettledTags(True)
+    return SettledTags(
+        False, [Failed(error_body(result)) if isinstance(result, BrokerError) else None for result in results]
+    )

@@ -1,0 +1,1 @@
+"""What stands around the broker when it runs as a process: settings, logs, the limits of each door, start and stop."""

@@ -1,0 +1,213 @@
+"""Serving: open the log, recover, listen, and stop in order.
+
+start    sockets bound ─▶ HTTP answers "not ready" ─▶ log opened and replayed ─▶ ready: a line per listener
+SIGTERM  no new connections ─▶ streams closed, their messages back ─▶ requests and confirms finish ─▶ log closed
+         a second signal ends the process at once; what was confirmed is on disk anyway
+failure  the log cannot be written: nothing is confirmed any more, and the process ends with 1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+
+import uvicorn
+import uvloop
+
+from smista.engine import Broker
+from smista.errors import BrokerError
+from smista.log import Log, MemoryLog, SqliteLog
+from smista.log.errors import LogDamaged
+from smista.protocols.amqp.door import AmqpDoor, AmqpSettings
+from smista.protocols.http.app import HttpDoor
+from smista.protocols.sqs.door import SqsDoor
+from smista.protocols.sqs.limits import SqsSettings
+from smista.server import logs
+from smista.server.errors import CannotListen
+from smista.server.http_protocol import make_protocol
+from smista.server.settings import ServerSettings
+from smista.server.websocket_protocol import WebSocketProtocol
+
+logger = logging.getLogger("smista.server")
+
+BACKLOG = 2048
+WATCH_S = 0.2
+
+
+def run(settings: ServerSettings, announce: Callable[[str], None] | None = None) -> int:
+    """Serve until told to stop; returns the exit code. `announce` gets the lines that say what is listening."""
+    logs.configure(settings.log_level, settings.log_format)
+    try:
+        return uvloop.run(Server(settings, announce or _announce).run())
+    except BrokerError as error:
+        logger.error("cannot start: %s", error, extra={"fields": {"code": error.code}})
+        return 2
+
+
+def _announce(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, without its own ideas about signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server:
+    def __init__(self, settings: ServerSettings, announce: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._announce = announce
+        self._stopping = asyncio.Event()
+        self._door = HttpDoor(request_bytes_max=settings.request_bytes_max, output_bytes_max=settings.output_bytes_max)
+        self._door.sqs = SqsDoor(lambda: self._door.broker, self._sqs_settings())
+
+    async def run(self) -> int:
+        self._catch_signals()
+        listener = _listen(self._settings.host, self._settings.http_port, "--http-port")
+        amqp_listener = _listen(self._settings.host, self._settings.amqp_port, "--amqp-port")
+        http = self._uvicorn()
+        serving = asyncio.create_task(http.serve([listener]))
+        try:
+            broker = await self._recover()
+            if broker is None:
+                return 0
+            self._door.broker = broker
+            amqp = AmqpDoor(broker, self._amqp_settings())
+            amqp_server = await asyncio.get_running_loop().create_server(
+                amqp.make_protocol, sock=amqp_listener, backlog=BACKLOG
+            )
+            self._announce(f"http listening on http://{_shown(listener)}")
+            self._announce(f"amqp listening on amqp://{_shown(amqp_listener)}")
+            code = await self._until_told(broker, serving)
+            amqp_server.close()
+            await amqp.drain()
+            await self._drain(http, serving, broker)
+            return code
+        finally:
+            http.should_exit = http.force_exit = True
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+
+    # -- starting -----------------------------------------------------------------------------------------------------
+
+    def _uvicorn(self) -> _Uvicorn:
+        settings = self._settings
+        config = uvicorn.Config(
+            self._door,
+            http=make_protocol(settings),
+            ws=WebSocketProtocol,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
+            backlog=BACKLOG,
+        )
+        return _Uvicorn(config)
+
+    def _amqp_settings(self) -> AmqpSettings:
+        settings = self._settings
+        return AmqpSettings(
+            handshake_timeout_s=settings.header_timeout_s,
+            connections_max=settings.connections_max,
+            output_bytes_max=settings.output_bytes_max,
+        )
+
+    def _sqs_settings(self) -> SqsSettings:
+        settings = self._settings
+        return SqsSettings(
+            account=settings.sqs_account,
+            region=settings.sqs_region,
+            access_keys=settings.access_keys(),
+            strict_timing=settings.sqs_strict_timing,
+            relaxed=settings.sqs_relaxed,
+            request_bytes_max=settings.request_bytes_max,
+        )
+
+    async def _recover(self) -> Broker | None:
+        """The broker on its log; None when told to stop meanwhile."""
+        settings = self._settings
+        log: Log = MemoryLog() if settings.memory else await asyncio.to_thread(SqliteLog.open, settings.data)
+        on_damage = _note_damage if settings.on_damage == "serve" else None
+        opening = asyncio.create_task(Broker.open(log, settings.broker(), on_damage=on_damage))
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        broker = await opening
+        if self._stopping.is_set():
+            await broker.close()
+            return None
+        logger.info(
+            "recovered",
+            extra={"fields": {"data": "memory" if settings.memory else settings.data, "log_bytes": broker.log_bytes}},
+        )
+        return broker
+
+    # -- stopping -----------------------------------------------------------------------------------------------------
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._stopping.is_set():
+            logger.warning("stopped at once by a second signal")
+            os._exit(128 + number)
+        logger.info("stopping: no new connections, letting requests finish")
+        self._stopping.set()
+
+    async def _until_told(self, broker: Broker, serving: asyncio.Task[None]) -> int:
+        """Serve until a signal, or until the broker or its listener can no more."""
+        while not self._stopping.is_set():
+            if broker.failure is not None:
+                logger.critical("the log failed, so nothing can be confirmed any more: %s", broker.failure)
+                return 1
+            if serving.done():
+                return 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), WATCH_S)
+        return 0
+
+    async def _drain(self, http: _Uvicorn, serving: asyncio.Task[None], broker: Broker) -> None:
+        self._door.drain()
+        http.should_exit = True
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+        await broker.close()
+        logger.info("stopped")
+
+
+def _shown(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _listen(host: str, port: int, flag: str) -> socket.socket:
+    """Bound, so that a port that is taken is known before the log is opened; listening comes later."""
+    try:
+        [family, kind, protocol, _, address] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise CannotListen(
+            f"Cannot listen on {host}, port {port}: {error.strerror or error}; stop what is listening there, or "
+            f"choose another address by --host or port by {flag}."
+        ) from None
+    return listener
+
+
+def _note_damage(damage: LogDamaged) -> None:
+    logger.error("damage in the log, going on without it: %s", damage)

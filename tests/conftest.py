@@ -1,0 +1,18 @@
+"""What starts servers is slow: `make check` leaves it out, `make test` runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+SLOW = ("cli", "client", "protocols", "server")
+QUICK = ("protocols/amqp/test_codec.py", "protocols/http/test_metrics.py", "server/test_settings.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        place = item.path.relative_to(TESTS)
+        if place.parts[0] in SLOW and str(place) not in QUICK:
+            item.add_marker(pytest.mark.slow)

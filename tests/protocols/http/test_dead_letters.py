@@ -1,0 +1,293 @@
+"""Dead letters: a queue's own, wherever they are; seen, sent back, thrown away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.protocols.http.caller import Caller, new_name
+
+
+def kill(caller: Caller, queue: str, *messages: Any, error: str = "", **fields: Any) -> list[str]:
+    """Publish messages and reject them; their ids."""
+    ids = caller.publish(queue, *messages, **fields)
+    for message in caller.receive(queue, len(messages)):
+        caller.call("queue.nack", receipt=message["receipt"], requeue=False, error=error)
+    return ids
+
+
+def dead(caller: Caller, queue: str, **fields: Any) -> list[Any]:
+    return [message["message"] for message in caller.call("dlq.list", queue=queue, **fields)["messages"]]
+
+
+def ready(caller: Caller, queue: str) -> list[Any]:
+    shown = caller.call("queue.browse", queue=queue, state="ready")["messages"]
+    return [message["message"] for message in shown]
+
+
+@pytest.fixture
+def shared(caller: Caller) -> tuple[str, str, str]:
+    """Two queues and the dead-letter queue they share."""
+    graves = caller.new_queue()
+    return caller.new_queue(dead_letter_queue=graves), caller.new_queue(dead_letter_queue=graves), graves
+
+
+# -- where they are ---------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_without_dead_letters_has_an_empty_list(caller: Caller, queue: str) -> None:
+    assert caller.call("dlq.list", queue=queue) == {"queue": queue, "messages": [], "after": None}
+
+
+def test_dead_letters_go_to_a_queue_of_their_own(caller: Caller, queue: str) -> None:
+    kill(caller, queue, 1, 2)
+    answer = caller.call("dlq.list", queue=queue)
+    assert answer["queue"] == f"{queue}_dlq"
+    assert [message["message"] for message in answer["messages"]] == [1, 2]
+    assert {message["queue"] for message in answer["messages"]} == {f"{queue}_dlq"}
+    assert caller.call("dlq.list", queue=f"{queue}_dlq") == answer
+
+
+def test_parked_ones_are_listed_too(caller: Caller) -> None:
+    queue = caller.new_queue(dead_letter="park")
+    kill(caller, queue, 1)
+    caller.publish(queue, "alive")
+    answer = caller.call("dlq.list", queue=queue)
+    assert [(message["message"], message["state"]) for message in answer["messages"]] == [(1, "dead")]
+    assert answer["queue"] == queue
+
+
+def test_in_a_shared_dead_letter_queue_each_sees_its_own(caller: Caller, shared: tuple[str, str, str]) -> None:
+    first, second, graves = shared
+    kill(caller, first, 1)
+    kill(caller, second, 2)
+    kill(caller, first, 3)
+    assert dead(caller, first) == [1, 3]
+    assert dead(caller, second) == [2]
+    assert dead(caller, graves) == [1, 2, 3]
+    assert dead(caller, graves, source=first) == [1, 3]
+    assert dead(caller, first, source=second) == []
+
+
+def test_parked_and_moved_ones_are_listed_together_page_by_page(caller: Caller) -> None:
+    graves = caller.new_queue(max_depth=2)
+    queue = caller.new_queue(dead_letter_queue=graves)
+    kill(caller, queue, 1, 2, 3, 4)
+    room, *_ = caller.receive(graves)
+    caller.call("queue.ack", receipt=room["receipt"])
+    kill(caller, queue, 5, 6)
+    places = caller.call("dlq.list", queue=queue)["messages"]
+    assert {message["message"]: message["queue"] for message in places} == {
+        2: graves,
+        3: queue,
+        4: queue,
+        5: graves,
+        6: queue,
+    }
+    for limit in (1, 2, 3, 4, 5):
+        found: list[Any] = []
+        after = 0
+        while after is not None:
+            page = caller.call("dlq.list", queue=queue, limit=limit, after=after)
+            assert len(page["messages"]) <= limit
+            found += [message["message"] for message in page["messages"]]
+            after = page["after"]
+        assert sorted(found) == [2, 3, 4, 5, 6]
+        assert found == [message["message"] for message in places]
+
+
+@pytest.mark.parametrize("key", ["", "graves"], ids=["own-key", "fixed-key"])
+def test_those_that_went_through_an_exchange_are_found(caller: Caller, key: str) -> None:
+    exchange, graves = new_name("dead"), caller.new_queue()
+    caller.call("exchange.declare", exchange=exchange, kind="direct" if key else "fanout")
+    caller.call("exchange.bind", exchange=exchange, queue=graves, key=key)
+    more = {"dead_letter_routing_key": key} if key else {}
+    queue = caller.new_queue(dead_letter_exchange=exchange, **more)
+    kill(caller, queue, 1)
+    assert caller.call("dlq.list", queue=queue)["queue"] == graves
+    assert dead(caller, queue) == dead(caller, graves) == [1]
+    assert caller.call("dlq.retry", queue=queue)["redriven"] == 1
+    assert ready(caller, queue) == [1]
+
+
+def test_the_default_exchange_may_lead_to_them(caller: Caller) -> None:
+    graves = caller.new_queue()
+    queue = caller.new_queue(dead_letter_exchange="", dead_letter_routing_key=graves)
+    kill(caller, queue, 1)
+    assert dead(caller, queue) == [1]
+
+
+def test_they_outlive_the_queue_they_died_in(caller: Caller, queue: str) -> None:
+    kill(caller, queue, 1)
+    caller.call("queue.delete", queue=queue)
+    assert dead(caller, f"{queue}_dlq") == [1]
+    assert caller.refused("dlq.retry", queue=f"{queue}_dlq")[:2] == (404, "queue_not_found")
+    other = caller.new_queue()
+    assert caller.call("dlq.retry", queue=f"{queue}_dlq", to=other)["redriven"] == 1
+    assert ready(caller, other) == [1]
+
+
+def test_a_queue_whose_name_looks_like_a_dead_letter_queue_may_be_somebody_elses(caller: Caller) -> None:
+    """`a` sends its dead letters elsewhere, `b` sends its own to `a_dlq`."""
+    graves, name = caller.new_queue(), new_name("a")
+    caller.call("queue.declare", queue=name, settings={"dead_letter_queue": graves})
+    caller.call("queue.declare", queue=f"{name}_dlq")
+    other = caller.new_queue(dead_letter_queue=f"{name}_dlq")
+    kill(caller, other, 1)
+    assert dead(caller, f"{name}_dlq") == [1]
+
+
+def test_there_are_none_of_a_queue_that_is_not_there(caller: Caller) -> None:
+    for command in ("dlq.list", "dlq.retry", "dlq.purge"):
+        assert caller.refused(command, queue=new_name("nowhere"))[:2] == (404, "queue_not_found")
+
+
+# -- filters ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({"reason": "rejected"}, [1, 2]),
+        ({"reason": "max_retries"}, [3]),
+        ({"error_contains": "disk"}, [1]),
+        ({"priority": 7}, [2]),
+        ({"group": "g"}, [2]),
+        ({"headers": {"kind": "a"}}, [1]),
+        ({"deliveries_min": 1}, []),
+        ({"created_before_ms": 1}, []),
+        ({"bodies": False}, [None, None, None]),
+    ],
+    ids=str,
+)
+def test_they_are_narrowed_by_any_filter(caller: Caller, queue: str, wanted: dict[str, Any], found: list[Any]) -> None:
+    kill(caller, queue, 1, error="the disk is full", headers={"kind": "a"})
+    kill(caller, queue, 2, priority=7, group="g")
+    caller.publish(queue, 3, max_retries=0)
+    caller.call("queue.nack", receipt=caller.receive(queue)[0]["receipt"])
+    shown = caller.call("dlq.list", queue=queue, **wanted)["messages"]
+    assert [message.get("message") for message in shown] == found
+
+
+# -- sending them back ------------------------------------------------------------------------------------------------
+
+
+def test_all_go_back_to_where_they_came_from(caller: Caller, shared: tuple[str, str, str]) -> None:
+    first, second, graves = shared
+    kill(caller, first, 1, 2)
+    kill(caller, second, 3)
+    assert caller.call("dlq.retry", queue=first) == {"redriven": 2, "success": True}
+    assert (ready(caller, first), ready(caller, second), dead(caller, graves)) == ([1, 2], [], [3])
+    assert caller.call("dlq.retry", queue=graves)["redriven"] == 1
+    assert ready(caller, second) == [3]
+    [got] = caller.receive(second)
+    assert (got["retry_count"], got["deaths"][0]["queue"]) == (0, second)
+
+
+def test_one_goes_back_by_its_id(caller: Caller, queue: str) -> None:
+    _, second, _ = kill(caller, queue, 1, 2, 3)
+    assert caller.call("dlq.retry", queue=queue, message_id=second) == {"redriven": 1, "success": True}
+    assert (ready(caller, queue), dead(caller, queue)) == ([2], [1, 3])
+    refusal = caller.refused("dlq.retry", queue=queue, message_id=second)
+    assert refusal[:2] == (404, "message_not_found")
+    assert second in refusal.message
+
+
+def test_several_go_back_by_their_ids(caller: Caller, queue: str) -> None:
+    first, second, third = kill(caller, queue, 1, 2, 3)
+    other = caller.publish(queue, "alive")
+    assert caller.call("dlq.retry", queue=queue, message_ids=[third, first, *other])["redriven"] == 2
+    assert dead(caller, queue) == [2]
+    assert caller.call("dlq.retry", queue=queue, message_ids=[])["redriven"] == 0
+    assert caller.refused("dlq.retry", queue=queue, message_ids=["nonsense"])[:2] == (404, "message_not_found")
+    refusal = caller.refused("dlq.retry", queue=queue, message_id=second, message_ids=[second])
+    assert refusal[:2] == (400, "invalid_request")
+
+
+def test_an_id_and_a_filter_must_both_be_met(caller: Caller, queue: str) -> None:
+    first, second = kill(caller, queue, 1, headers={"a": 1}) + kill(caller, queue, 2)
+    ids = [first, second]
+    assert caller.call("dlq.retry", queue=queue, message_ids=ids, headers={"a": 1}, dry_run=True)["redriven"] == 1
+    assert caller.call("dlq.retry", queue=queue, message_ids=ids, reason="expired")["redriven"] == 0
+
+
+def test_they_go_back_by_filter(caller: Caller, queue: str) -> None:
+    kill(caller, queue, 1, error="timeout")
+    kill(caller, queue, 2, error="bad order")
+    assert caller.call("dlq.retry", queue=queue, error_contains="timeout")["redriven"] == 1
+    assert dead(caller, queue) == [2]
+
+
+def test_a_dry_run_only_counts(caller: Caller, queue: str) -> None:
+    kill(caller, queue, 1, 2, 3)
+    assert caller.call("dlq.retry", queue=queue, dry_run=True) == {"redriven": 3, "success": True}
+    assert caller.call("dlq.retry", queue=queue, dry_run=True, limit=2)["redriven"] == 2
+    assert dead(caller, queue) == [1, 2, 3]
+
+
+def test_they_go_back_a_few_at_a_time(caller: Caller, queue: str) -> None:
+    kill(caller, queue, 1, 2, 3)
+    assert caller.call("dlq.retry", queue=queue, limit=2)["redriven"] == 2
+    assert (ready(caller, queue), dead(caller, queue)) == ([1, 2], [3])
+
+
+def test_a_limit_counts_over_all_places(caller: Caller) -> None:
+    graves = caller.new_queue(max_depth=2)
+    queue = caller.new_queue(dead_letter_queue=graves)
+    kill(caller, queue, 1, 2, 3, 4)
+    assert caller.call("dlq.retry", queue=queue, limit=3)["redriven"] == 3
+    assert len(dead(caller, queue)) == 1
+
+
+def test_they_may_go_elsewhere(caller: Caller, queue: str) -> None:
+    kill(caller, queue, 1, 2)
+    other = caller.new_queue()
+    assert caller.call("dlq.retry", queue=queue, to=other)["redriven"] == 2
+    assert (ready(caller, other), ready(caller, queue)) == ([1, 2], [])
+    kill(caller, queue, 3)
+    assert caller.refused("dlq.retry", queue=queue, to=new_name("nowhere"))[:2] == (404, "queue_not_found")
+    assert dead(caller, queue) == [3]
+
+
+def test_they_go_back_slowly(caller: Caller, queue: str) -> None:
+    kill(caller, queue, 1, 2)
+    assert caller.call("dlq.retry", queue=queue, per_second=1_000)["redriven"] == 2
+
+
+def test_parked_ones_go_back_into_their_queue(caller: Caller) -> None:
+    queue = caller.new_queue(dead_letter="park")
+    kill(caller, queue, 1)
+    assert caller.call("dlq.retry", queue=queue)["redriven"] == 1
+    assert (ready(caller, queue), dead(caller, queue)) == ([1], [])
+
+
+def test_a_full_queue_stops_them(caller: Caller) -> None:
+    queue = caller.new_queue(max_depth=2)
+    kill(caller, queue, 1, 2)
+    caller.publish(queue, "in the way")
+    assert caller.refused("dlq.retry", queue=queue)[:2] == (429, "queue_full")
+    assert (len(ready(caller, queue)), dead(caller, queue)) == (2, [2])
+
+
+# -- throwing them away -----------------------------------------------------------------------------------------------
+
+
+def test_a_queues_dead_letters_are_purged_and_no_others(caller: Caller, shared: tuple[str, str, str]) -> None:
+    first, second, graves = shared
+    kill(caller, first, 1, 2)
+    kill(caller, second, 3)
+    caller.publish(first, "alive")
+    assert caller.call("dlq.purge", queue=first) == {"purged": 2, "success": True}
+    assert (dead(caller, graves), ready(caller, first)) == ([3], ["alive"])
+    assert caller.call("dlq.purge", queue=graves)["purged"] == 1
+    assert caller.call("dlq.purge", queue=graves)["purged"] == 0
+
+
+def test_some_of_them_are_purged_by_filter(caller: Caller) -> None:
+    queue = caller.new_queue(dead_letter="park")
+    kill(caller, queue, 1, error="timeout")
+    kill(caller, queue, 2, error="bad order")
+    caller.publish(queue, "alive")
+    assert caller.call("dlq.purge", queue=queue, error_contains="bad")["purged"] == 1
+    assert (dead(caller, queue), ready(caller, queue)) == ([1], ["alive"])

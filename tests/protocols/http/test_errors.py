@@ -1,0 +1,385 @@
+"""Every error has its status, stands in the docs with it, and is provoked here through a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import json
+import pkgutil
+import re
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from websockets.sync.client import ClientConnection, connect
+
+import smista.core
+import smista.engine
+import smista.protocols.http
+from smista.engine import Broker
+from smista.errors import BrokerError
+from smista.log import SqliteLog
+from smista.protocols.http.app import HttpDoor
+from smista.protocols.http.errors import STATUS
+from smista.server.http_protocol import make_protocol
+from smista.server.settings import ServerSettings
+from tests.faults.failing import FailingDisk, failing_disk
+from tests.protocols.http.caller import PATIENCE_S, Caller, Refusal, new_name
+from tests.server_process import ServerProcess
+
+ROOT = Path(__file__).parents[3]
+NEVER_RAISED = {"broker_error", "request_error", "resource_low"}
+"""Roots of others."""
+CAN_REACH_A_CLIENT = (smista.core, smista.engine, smista.protocols.http)
+"""Where errors are made that a request may end in. Those of the log arrive as `broker_stopped` and `outcome_unknown`;
+a server that cannot start answers nobody; a client's own never leave it; other doors have tables of their own."""
+
+
+def every_error() -> Iterator[type[BrokerError]]:
+    for package in CAN_REACH_A_CLIENT:
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    prefixes = ("smista.errors", *(package.__name__ for package in CAN_REACH_A_CLIENT))
+    pending: list[type[BrokerError]] = [BrokerError]
+    while pending:
+        error = pending.pop()
+        pending += error.__subclasses__()
+        if error.__module__.startswith(prefixes):
+            yield error
+
+
+def test_every_error_that_can_reach_a_client_has_a_status() -> None:
+    assert set(STATUS) == {error.code for error in every_error()} - NEVER_RAISED
+
+
+def test_every_status_is_that_of_an_error() -> None:
+    assert {status for status in STATUS.values() if not 400 <= status < 500} == {503, 507}
+
+
+def test_every_status_stands_in_the_docs() -> None:
+    text = (ROOT / "docs/errors.md").read_text().split("## Over HTTP")[1]
+    rows = re.findall(r"^\| (\d{3}) \| (.+) \|$", text, re.MULTILINE)
+    assert {code: int(status) for status, named in rows for code in re.findall(r"`(\w+)`", named)} == STATUS
+
+
+# -- provoked ---------------------------------------------------------------------------------------------------------
+
+Cause = Callable[[Caller], Refusal]
+CAUSES: dict[str, Cause] = {}
+
+
+def provokes(code: str) -> Callable[[Cause], Cause]:
+    def note(cause: Cause) -> Cause:
+        CAUSES[code] = cause
+        return cause
+
+    return note
+
+
+def simply(code: str, command: str, **payload: Any) -> None:
+    CAUSES[code] = lambda http: http.refused(command, **payload)
+
+
+simply("exchange_not_found", "exchange.publish", exchange="nowhere", message=1)
+simply("exchange_reserved", "exchange.delete", exchange="amq.topic")
+simply("invalid_name", "queue.declare", queue="a\nb")
+simply("invalid_receipt", "queue.ack", receipt="x")
+simply("invalid_request", "queue.publish", queue="q", colour="red")
+simply("invalid_settings", "queue.declare", queue="odd", settings={"lease_ms": -1})
+simply("invalid_exchange", "exchange.declare", exchange="ä" * 200)
+simply("namespace_not_found", "exchange.list", namespace="nowhere")
+simply("queue_not_found", "queue.stats", queue="nowhere")
+simply("unknown_command", "queue.paint")
+
+
+@provokes("message_not_found")
+def _(http: Caller) -> Refusal:
+    return http.refused("queue.get", queue=http.new_queue(), message_id="x")
+
+
+@provokes("invalid_argument")
+def _(http: Caller) -> Refusal:
+    return http.refused("queue.receive", queue=http.new_queue(), limit=2_000)
+
+
+@provokes("invalid_priority")
+def _(http: Caller) -> Refusal:
+    return http.refused("queue.publish", queue=http.new_queue(max_priority=1), message=1, priority=2)
+
+
+@provokes("message_too_large")
+def _(http: Caller) -> Refusal:
+    return http.refused("queue.publish", queue=http.new_queue(body_bytes_max=1), message="large")
+
+
+@provokes("queue_differs")
+def _(http: Caller) -> Refusal:
+    return http.refused("queue.declare", queue=http.new_queue(), settings={"lease_ms": 1})
+
+
+@provokes("queue_full")
+def _(http: Caller) -> Refusal:
+    queue = http.new_queue(max_depth=1)
+    http.publish(queue, 1)
+    return http.refused("queue.publish", queue=queue, message=2)
+
+
+@provokes("queue_not_empty")
+def _(http: Caller) -> Refusal:
+    queue = http.new_queue()
+    http.publish(queue, 1)
+    return http.refused("queue.delete", queue=queue, if_empty=True)
+
+
+@provokes("dead_letter_cycle")
+def _(http: Caller) -> Refusal:
+    first = new_name("circle")
+    second = http.new_queue(dead_letter_queue=first)
+    return http.refused("queue.declare", queue=first, settings={"dead_letter_queue": second})
+
+
+@provokes("stale_receipt")
+def _(http: Caller) -> Refusal:
+    queue = http.new_queue()
+    http.publish(queue, 1)
+    [got] = http.receive(queue)
+    http.call("queue.ack", receipt=got["receipt"])
+    return http.refused("queue.ack", receipt=got["receipt"])
+
+
+@provokes("ack_deadline_exceeded")
+def _(http: Caller) -> Refusal:
+    queue = http.new_queue(backoff_on_timeout=True, retry_base_ms=3_600_000, retry_cap_ms=3_600_000)
+    http.publish(queue, 1)
+    [got] = http.receive(queue, lease_ms=1)
+    while not http.stats(queue)["timed_out_total"]:
+        pass
+    return http.refused("queue.nack", receipt=got["receipt"])
+
+
+@provokes("binding_target_not_found")
+def _(http: Caller) -> Refusal:
+    return http.refused("exchange.bind", exchange="amq.topic", queue="nowhere")
+
+
+@provokes("invalid_binding")
+def _(http: Caller) -> Refusal:
+    queue = http.new_queue()
+    return http.refused("exchange.bind", exchange="amq.headers", queue=queue, arguments={"x-match": "some"})
+
+
+@provokes("exchange_differs")
+def _(http: Caller) -> Refusal:
+    return http.refused("exchange.declare", exchange="amq.topic", kind="direct")
+
+
+@provokes("exchange_internal")
+def _(http: Caller) -> Refusal:
+    name = new_name("exchange")
+    http.call("exchange.declare", exchange=name, internal=True)
+    return http.refused("exchange.publish", exchange=name, message=1)
+
+
+@provokes("exchange_in_use")
+def _(http: Caller) -> Refusal:
+    name = new_name("exchange")
+    http.call("exchange.declare", exchange=name)
+    http.call("exchange.bind", exchange=name, queue=http.new_queue())
+    return http.refused("exchange.delete", exchange=name, if_unused=True)
+
+
+@provokes("exchange_cycle")
+def _(http: Caller) -> Refusal:
+    name = new_name("exchange")
+    http.call("exchange.declare", exchange=name)
+    return http.refused("exchange.bind", exchange=name, to_exchange=name)
+
+
+@provokes("path_not_found")
+def _(http: Caller) -> Refusal:
+    return http.send("GET", "/nowhere").refusal
+
+
+@provokes("method_not_allowed")
+def _(http: Caller) -> Refusal:
+    return http.send("PUT", "/v1/queues").refusal
+
+
+@provokes("upgrade_required")
+def _(http: Caller) -> Refusal:
+    return http.send("GET", "/v1/stream").refusal
+
+
+@provokes("unsupported_media_type")
+def _(http: Caller) -> Refusal:
+    return http.send("POST", "/v1/command", b"<a/>", content_type="application/xml").refusal
+
+
+@provokes("request_too_large")
+def _(http: Caller) -> Refusal:
+    with http.another() as client:
+        return client.send("POST", "/v1/command", content_length=str(1 << 30)).refusal
+
+
+# -- provoked with the help of a stream, which waits and holds --------------------------------------------------------
+
+
+@contextlib.contextmanager
+def stream_of(http: Caller) -> Iterator[ClientConnection]:
+    host, port = http.address
+    with connect(f"ws://{host}:{port}/v1/stream", proxy=None, open_timeout=PATIENCE_S) as stream:
+        yield stream
+
+
+def ask(stream: ClientConnection, command: str, **payload: Any) -> dict[str, Any]:
+    stream.send(json.dumps({"id": 1, "command": command, "payload": payload}))
+    answer: dict[str, Any] = json.loads(stream.recv(PATIENCE_S))
+    return answer
+
+
+@provokes("queue_in_use")
+def _(http: Caller) -> Refusal:
+    queue = http.new_queue()
+    with stream_of(http) as stream:
+        ask(stream, "subscribe", queue=queue)
+        return http.refused("queue.delete", queue=queue, if_unused=True)
+
+
+@provokes("queue_in_exclusive_use")
+def _(http: Caller) -> Refusal:
+    queue = http.new_queue(single_active_consumer=True)
+    with stream_of(http) as stream:
+        ask(stream, "subscribe", queue=queue)
+        return http.refused("queue.receive", queue=queue)
+
+
+@provokes("queue_deleted")
+def _(http: Caller) -> Refusal:
+    queue = http.new_queue()
+    with http.another() as waiting:
+        waiting.start_command("queue.receive", {"queue": queue, "wait_ms": 20_000})
+        while b"smista_long_polls 0" in http.send("GET", "/metrics").body:
+            pass
+        http.call("queue.delete", queue=queue)
+        return waiting.answer().refusal
+
+
+def told(answer: dict[str, Any]) -> Refusal:
+    """An error on the stream, which has no status."""
+    code = answer["error"]["code"]
+    return Refusal(STATUS[code], code, answer["error"]["message"])
+
+
+@provokes("consumer_not_found")
+def _(http: Caller) -> Refusal:
+    with stream_of(http) as stream:
+        return told(ask(stream, "unsubscribe", subscription=7))
+
+
+@provokes("too_many_requests")
+def _(http: Caller) -> Refusal:
+    queue = http.new_queue()
+    with stream_of(http) as stream:
+        for _ in range(1_001):
+            stream.send(f'{{"id": 1, "command": "queue.receive", "payload": {{"queue": "{queue}", "wait_ms": 20000}}}}')
+        return told(json.loads(stream.recv(PATIENCE_S)))
+
+
+# -- provoked on servers of their own ---------------------------------------------------------------------------------
+
+
+def refused_for_want(data: Path | None, *flags: str) -> Refusal:
+    """What publishers hear from a server that lacks disk or memory."""
+    with ServerProcess(data, "--watch-interval-s", "0.01", *flags) as server, Caller(server.address) as http:
+        queue = http.new_queue()
+        while (answer := http.post("queue.publish", {"queue": queue, "message": 1})).status == 200:
+            pass
+        assert answer.headers["retry-after"] == "1"
+        assert http.call("broker.info")["refusal"] == answer.refusal.message
+        return answer.refusal
+
+
+@provokes("low_memory")
+def _(_: Caller) -> Refusal:
+    return refused_for_want(None, "--memory-bytes-max", "1")
+
+
+@provokes("low_disk")
+def _(_: Caller) -> Refusal:
+    with tempfile.TemporaryDirectory() as directory:
+        return refused_for_want(Path(directory) / "data", "--disk-free-bytes-min", str(1 << 50))
+
+
+@provokes("broker_closed")
+def _(_: Caller) -> Refusal:
+    with ServerProcess() as server, Caller(server.address) as http, http.another() as waiting:
+        queue = http.new_queue()
+        waiting.start_command("queue.receive", {"queue": queue, "wait_ms": 20_000})
+        while b"smista_long_polls 0" in http.send("GET", "/metrics").body:
+            pass
+        server.stop()
+        return waiting.answer().refusal
+
+
+@contextlib.contextmanager
+def on_a_failing_disk() -> Iterator[tuple[Caller, FailingDisk]]:
+    """A broker whose disk can be told to fail, served from a thread."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    door = HttpDoor()
+    config = uvicorn.Config(door, http=make_protocol(ServerSettings()), lifespan="off", log_config=None)
+    server = uvicorn.Server(config)
+    is_open = threading.Event()
+
+    async def serve(directory: str, disk: FailingDisk) -> None:
+        door.broker = await Broker.open(SqliteLog.open(directory, vfs=disk.vfs))
+        is_open.set()
+        await server.serve([listener])
+        with contextlib.suppress(BrokerError):
+            await door.broker.close()
+
+    with tempfile.TemporaryDirectory() as directory, failing_disk() as disk:
+        thread = threading.Thread(target=lambda: asyncio.run(serve(directory, disk)))
+        thread.start()
+        is_open.wait()
+        try:
+            with Caller(listener.getsockname()) as http:
+                yield http, disk
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@provokes("outcome_unknown")
+def _(_: Caller) -> Refusal:
+    with on_a_failing_disk() as (http, disk):
+        queue = http.new_queue()
+        disk.fail_sync()
+        return http.refused("queue.publish", queue=queue, message=1)
+
+
+@provokes("broker_stopped")
+def _(_: Caller) -> Refusal:
+    with on_a_failing_disk() as (http, disk):
+        queue = http.new_queue()
+        disk.fail_sync()
+        http.refused("queue.publish", queue=queue, message=1)
+        assert http.send("GET", "/readyz").status == 503
+        assert http.send("GET", "/healthz").status == 200
+        return http.refused("queue.publish", queue=queue, message=1)
+
+
+def test_every_code_has_its_cause_here() -> None:
+    assert set(CAUSES) == set(STATUS)
+
+
+@pytest.mark.parametrize("code", sorted(STATUS))
+def test_a_client_is_told(http: Caller, code: str) -> None:
+    refusal = CAUSES[code](http)
+    assert (refusal.status, refusal.code) == (STATUS[code], code)
+    assert len(refusal.message) > 20

@@ -1,0 +1,189 @@
+"""Moments in a stream's life that a socket does not let one choose: the stream in this process, its peer played."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from smista.engine import Broker, BrokerSettings, Publication
+from smista.log import MemoryLog
+from smista.protocols.http.formats import JSON
+from smista.protocols.http.stream import Stream
+
+
+class GatedLog(MemoryLog):
+    """A log that writes and reads only while its gates are open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write = threading.Event()
+        self.may_read = threading.Event()
+        self.may_write.set()
+        self.may_read.set()
+
+    def append(self, position: int, data: bytes) -> None:
+        self.may_write.wait()
+        super().append(position, data)
+
+    def read(self, position: int) -> bytes:
+        self.may_read.wait()
+        return super().read(position)
+
+
+class Peer:
+    """The other side of a stream, without a socket."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._frames: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.stream = Stream(broker, JSON, self._events.get, self._send, peer="test", output_bytes_max=1 << 20)
+        self.running = asyncio.create_task(self.stream.run())
+
+    async def _send(self, event: Any) -> None:
+        self._frames.put_nowait(event)
+
+    def send(self, command: str, **payload: Any) -> None:
+        request = {"id": command, "command": command, "payload": payload}
+        self._events.put_nowait({"type": "websocket.receive", "text": msgspec.json.encode(request).decode()})
+
+    async def next(self) -> Any:
+        """The next frame, or the code of the close."""
+        event = await self._frames.get()
+        return msgspec.json.decode(event["text"]) if "text" in event else event["code"]
+
+    async def go(self) -> None:
+        self._events.put_nowait({"type": "websocket.disconnect", "code": 1006})
+        await self.running
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 (nobody announces it)
+        await asyncio.sleep(0)
+
+
+async def page_out(broker: Broker) -> None:
+    """Publish so much that the last bodies are in the log only."""
+    for _ in range(3):
+        await broker.publish("q", [Publication(b"x" * 1_000) for _ in range(100)])
+
+
+@pytest.fixture
+async def log() -> GatedLog:
+    return GatedLog()
+
+
+@pytest.fixture
+async def broker(log: GatedLog) -> AsyncIterator[Broker]:
+    async with await Broker.open(log, BrokerSettings(resident_bytes_max=0)) as broker:
+        await broker.declare_queue("q")
+        yield broker
+        log.may_write.set()
+        log.may_read.set()
+
+
+@pytest.fixture
+async def peer(broker: Broker) -> AsyncIterator[Peer]:
+    peer = Peer(broker)
+    yield peer
+    await peer.go()
+
+
+async def test_a_stopping_broker_lets_confirms_finish(broker: Broker, log: GatedLog, peer: Peer) -> None:
+    log.may_write.clear()
+    peer.send("queue.publish", queue="q", message="a")
+    await until(lambda: broker.stats("q").depth == 1)
+    peer.stream.close(1001, "stopping")
+    peer.send("queue.publish", queue="q", message="too late")
+    log.may_write.set()
+    assert (await peer.next())["result"]["position"] == 1
+    assert await peer.next() == 1001
+    await peer.running
+    assert broker.stats("q").depth == 1
+
+
+async def test_what_was_on_its_way_to_somebody_who_unsubscribed_goes_back(
+    broker: Broker, log: GatedLog, peer: Peer
+) -> None:
+    """Its body has to be fetched, and meanwhile its consumer goes: nobody has a tag for it."""
+    await page_out(broker)
+    log.may_read.clear()
+    peer.send("subscribe", queue="q", prefetch=1_000)
+    assert (await peer.next())["result"] == {"subscription": 1}
+    await until(lambda: broker.stats("q").in_flight == 300)
+    peer.send("unsubscribe", subscription=1)
+    assert (await peer.next())["result"] == {"success": True}
+    assert (broker.stats("q").in_flight, broker.stats("q").ready) == (0, 300)
+    log.may_read.set()
+
+
+async def test_what_was_on_its_way_to_a_connection_that_went_goes_back(broker: Broker, log: GatedLog) -> None:
+    await page_out(broker)
+    log.may_read.clear()
+    peer = Peer(broker)
+    peer.send("subscribe", queue="q", prefetch=1_000)
+    await peer.next()
+    await until(lambda: broker.stats("q").in_flight == 300)
+    await peer.go()
+    assert (broker.stats("q").in_flight, broker.stats("q").ready) == (0, 300)
+    log.may_read.set()
+
+
+async def test_a_fault_of_ours_is_the_end_of_one_connection_only(
+    broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("planted")
+
+    bystander: list[Any] = []
+    peer.send("subscribe", queue="q", priority=1)
+    await peer.next()
+    broker.subscribe("q", bystander.extend, prefetch=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("smista.protocols.http.stream_subscriptions.show_delivery", broken)
+        await broker.publish("q", [Publication(b"a")])
+        assert await peer.next() == 1011
+    await peer.running
+    assert [delivery.body for delivery in bystander] == [b"a"]
+    assert "planted" in caplog.text
+
+
+async def test_a_request_that_fails_by_a_fault_of_ours_is_told_so(
+    broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(broker, "namespaces", broken)
+    peer.send("broker.info")
+    answer = await peer.next()
+    assert (answer["id"], answer["error"]["code"]) == ("broker.info", "internal_error")
+    assert "planted" not in answer["error"]["message"]
+    assert "planted" in caplog.text
+    peer.send("queue.stats", queue="q")
+    assert "result" in await peer.next()
+
+
+async def test_a_log_that_fails_is_told_and_nothing_is_confirmed(
+    log: GatedLog, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer.send("subscribe", queue="q")
+    await peer.next()
+
+    def fail(position: int, data: bytes) -> None:
+        raise OSError("planted")
+
+    monkeypatch.setattr(log, "append", fail)
+    peer.send("queue.publish", queue="q", message="a")
+    answer = {}
+    while "id" not in answer:
+        answer = await peer.next()
+    assert answer["error"]["code"] == "outcome_unknown"
+    peer.send("queue.stats", queue="q")
+    while answer["id"] != "queue.stats":
+        answer = await peer.next()
+    assert answer["error"]["code"] == "broker_stopped"

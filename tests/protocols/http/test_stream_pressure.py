@@ -1,0 +1,122 @@
+"""Peers on the stream that do not keep up, or ask for too much: what we keep for them is bounded."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.protocols.http.caller import Caller
+from tests.protocols.http.talk import PATIENCE_S, Stubborn, Talk, asked, decode, fill
+from tests.server.door import until
+from tests.server_process import ServerProcess
+
+
+@pytest.mark.parametrize("speaks", ["json", "msgpack"])
+def test_a_frame_of_messages_has_its_bounds(server: ServerProcess, http: Caller, speaks: str) -> None:
+    queue = http.new_queue(max_prefetch=10_000)
+    for _ in range(4):
+        http.call("queue.publish_batch", queue=queue, messages=[{"message": "x" * 5_000}] * 500)
+    with Talk(server.address, speaks) as talk:
+        talk.subscribe(queue, prefetch=2_000)
+        sizes = []
+        count = 0
+        while count < 2_000:
+            data = talk.socket.recv(timeout=PATIENCE_S)
+            sizes.append(len(data))
+            count += len(decode(speaks, data)["messages"])
+        assert max(sizes) < 1 << 20
+        assert talk.ask("ack", up_to=2_000) == {"success": True}
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[ServerProcess]:
+    """A server that soon cuts off who reads nothing."""
+    flags = ("--body-timeout-s", "1", "--output-bytes-max", "65536")
+    with ServerProcess(None, *flags) as server:
+        yield server
+    assert [line for line in server.lines if "Traceback" in line or " ERROR " in line] == []
+
+
+def test_a_stalled_reader_holds_a_bounded_part_until_it_is_cut_off(hasty: ServerProcess) -> None:
+    with Caller(hasty.address) as http, Talk(hasty.address) as talk:
+        queue = http.new_queue(max_prefetch=60_000, max_retries=None)
+        with Stubborn(hasty.address, receive_buffer=10_000) as client:
+            client.ask("subscribe", queue=queue, prefetch=60_000)
+            until(lambda: http.stats(queue)["consumers"] == 1)
+            held = 0
+            for _ in range(200):
+                http.call("queue.publish_batch", queue=queue, messages=[{"message": "x" * 10_000}] * 20)
+                held = max(held, http.stats(queue)["in_flight"])
+            # What the kernel takes on loopback comes on top of our bound; 40 MB were published.
+            assert held < 2_000
+            until(lambda: http.stats(queue)["consumers"] == 0)
+            assert http.stats(queue)["ready"] == 4_000
+            until(lambda: client.is_refused)
+        talk.subscribe(queue, prefetch=1_000)
+        for _ in range(4):
+            talk.ask("ack", tags=talk.tags(1_000))
+        assert http.stats(queue)["depth"] == 0
+
+
+def test_a_slow_reader_gets_everything_however_much_waits(hasty: ServerProcess) -> None:
+    """More than the bound waits for it, again and again, and it goes on reading."""
+    with Caller(hasty.address) as http, Talk(hasty.address, "msgpack") as talk:
+        queue = http.new_queue(max_prefetch=10_000)
+        fill(http, queue, 10)
+        talk.subscribe(queue, prefetch=2_000)
+        seen = len(talk.tags(10))
+        for _ in range(40):
+            http.call("queue.publish_batch", queue=queue, messages=[{"message": "x" * 10_000}] * 50)
+        while seen < 2_000:
+            seen += len(talk.tags(1))
+        assert http.stats(queue)["in_flight"] == 2_000
+        assert talk.ask("ack", up_to=2_000) == {"success": True}
+        talk.messages(10)
+
+
+def test_a_client_that_sends_and_does_not_read_is_not_read_either(hasty: ServerProcess) -> None:
+    with Caller(hasty.address) as http:
+        queue = http.new_queue()
+        http.publish(queue, "x" * 100_000)
+        before = resident_bytes(hasty.pid)
+        with Stubborn(hasty.address, receive_buffer=10_000) as client, contextlib.suppress(OSError):
+            # Each of these asks for 100 KB: 10 GB in all.
+            for _ in range(10_000):
+                client.send(asked("queue.peek", queue=queue) * 10)
+            pytest.fail("all of it was read")
+        assert resident_bytes(hasty.pid) - before < 200 << 20
+        assert http.stats(queue)["depth"] == 1
+
+
+def test_the_answers_to_an_array_have_their_bounds(hasty: ServerProcess) -> None:
+    with Caller(hasty.address) as http, Talk(hasty.address) as talk:
+        queue = http.new_queue()
+        http.publish(queue, "x" * 10_000)
+        talk.send([talk.request("queue.peek", queue=queue) for _ in range(1_000)])
+        answers = talk.next()
+        assert len(answers) == 1_000
+        carried_out = [answer for answer in answers if "result" in answer]
+        assert len(carried_out) < 200
+        assert {answer["error"]["code"] for answer in answers[len(carried_out) :]} == {"too_many_requests"}
+
+
+def test_a_client_may_send_before_it_reads_what_was_pushed_to_it(hasty: ServerProcess) -> None:
+    """If what is pushed kept us from reading, we would wait for each other."""
+    with Caller(hasty.address) as http, Stubborn(hasty.address, receive_buffer=10_000) as client:
+        queue, target = http.new_queue(), http.new_queue()
+        http.call("queue.publish_batch", queue=queue, messages=[{"message": "x" * 10_000}] * 500)
+        client.ask("subscribe", queue=queue, prefetch=500)
+        publish = asked("queue.publish", request_id=None, queue=target, message="x" * 50_000)
+        for _ in range(400):
+            client.send(publish)
+        until(lambda: http.stats(target)["depth"] == 400)
+
+
+def resident_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmRSS")

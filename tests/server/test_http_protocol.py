@@ -1,0 +1,433 @@
+"""The HTTP door's own limits, through real sockets, on both kinds of loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+
+import pytest
+import uvloop
+
+from smista.server.http_protocol import PIPELINE_MAX
+from smista.server.settings import ServerSettings
+from tests.server.door import Door, LoopFactory, until
+
+HEADER_BYTES_MAX = 4_000
+REQUEST_BYTES_MAX = 300_000
+DEADLINE_S = 0.2
+
+
+@pytest.fixture(scope="module", params=[uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def loop_factory(request: pytest.FixtureRequest) -> LoopFactory:
+    factory: LoopFactory = request.param
+    return factory
+
+
+@pytest.fixture(scope="module")
+def patient_door(loop_factory: LoopFactory) -> Iterator[Door]:
+    """Small sizes, long deadlines."""
+    settings = ServerSettings(header_bytes_max=HEADER_BYTES_MAX, request_bytes_max=REQUEST_BYTES_MAX)
+    with Door(settings).serving(loop_factory) as door:
+        yield door
+
+
+@pytest.fixture(scope="module")
+def hasty_door(loop_factory: LoopFactory) -> Iterator[Door]:
+    """Short deadlines, large sizes."""
+    settings = ServerSettings(header_timeout_s=DEADLINE_S, body_timeout_s=DEADLINE_S, keep_alive_s=DEADLINE_S)
+    with Door(settings).serving(loop_factory) as door:
+        yield door
+
+
+@pytest.fixture
+def patient(patient_door: Door) -> Iterator[Door]:
+    yield from fresh(patient_door)
+
+
+@pytest.fixture
+def hasty(hasty_door: Door) -> Iterator[Door]:
+    yield from fresh(hasty_door)
+
+
+def fresh(door: Door) -> Iterator[Door]:
+    """The same door for the next test. Each test leaves no connection behind."""
+    door.seen.clear()
+    door.opened.clear()
+    door.connections.refusals.clear()
+    yield door
+    door.opened.set()
+    until(lambda: door.is_empty)
+
+
+# -- what has to work as ever -----------------------------------------------------------------------------------------
+
+
+def test_a_connection_serves_one_request_after_the_other(patient: Door) -> None:
+    with patient.connect() as client:
+        assert [client.get(f"/{name}").body for name in ("one", "two", "three")] == [b"one", b"two", b"three"]
+
+
+def test_pipelined_requests_are_answered_in_order(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(
+            b"GET /sleep/0.05 HTTP/1.1\r\n\r\n"
+            b"POST /length HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"
+            b"POST /length HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+            b"GET /last HT"
+        )
+        assert [client.answer().body for _ in range(3)] == [b"sleep", b"5", b"3"]
+        client.send(b"TP/1.1\r\n\r\n")
+        assert client.answer().body == b"last"
+
+
+def test_a_body_in_many_pieces_is_put_together(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(f"POST /length HTTP/1.1\r\nContent-Length: {REQUEST_BYTES_MAX}\r\n\r\n".encode())
+        for _ in range(3):
+            client.send(b"x" * (REQUEST_BYTES_MAX // 3))
+        assert client.answer().body == str(REQUEST_BYTES_MAX).encode()
+
+
+def test_a_pipelined_body_waits_for_its_turn(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"GET /wait HTTP/1.1\r\n\r\nPOST /length HTTP/1.1\r\nContent-Length: 200000\r\n\r\n")
+        client.send(b"x" * 200_000)
+        patient.opened.set()
+        assert [client.answer().body for _ in range(2)] == [b"wait", b"200000"]
+
+
+def test_a_client_that_expects_100_continue_gets_it(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"POST /length HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+        assert client.answer().status == 100
+        client.send(b"hello")
+        assert client.answer().body == b"5"
+
+
+def test_an_upgrade_that_is_not_known_is_ignored(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"GET /one HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\nGET /two HTTP/1.1\r\n\r\n")
+        assert [client.answer().body for _ in range(2)] == [b"one", b"two"]
+
+
+def test_a_request_that_says_close_is_answered_and_closed(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"GET /one HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert client.answer().body == b"one"
+        assert client.is_cut()
+
+
+def test_a_client_that_goes_is_noticed_by_the_request_being_answered(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"POST /length HTTP/1.1\r\nContent-Length: 5\r\n\r\nhel")
+        until(lambda: patient.seen == ["length"])
+    until(lambda: patient.seen == ["length", "disconnect"])
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nA: " + b"x" * HEADER_BYTES_MAX + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: " + b"x" * HEADER_BYTES_MAX,
+        b"GET / HTTP/1.1\r\n" + b"A: x\r\n" * (HEADER_BYTES_MAX // 5) + b"\r\n",
+        b"GET / HTTP/1.1\r\n" + b"x" * HEADER_BYTES_MAX,
+        b"GET /" + b"x" * HEADER_BYTES_MAX + b" HTTP/1.1\r\n\r\n",
+        b"GET /" + b"x" * HEADER_BYTES_MAX,
+    ],
+    ids=["one header", "an endless header", "many headers", "an endless name", "the path", "an endless path"],
+)
+@pytest.mark.parametrize("piece_bytes", [1 << 20, 700])
+def test_a_head_over_the_limit_is_refused(patient: Door, head: bytes, piece_bytes: int) -> None:
+    with patient.connect() as client:
+        for start in range(0, len(head), piece_bytes):
+            client.send(head[start : start + piece_bytes])
+            time.sleep(0.01 if piece_bytes < len(head) else 0)
+        assert client.answer().error == (431, "headers_too_large")
+        assert client.is_cut()
+    assert patient.seen == []
+
+
+def test_a_long_body_that_comes_along_with_its_head_does_not_count_as_head(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"POST /length HTTP/1.1\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200_000)
+        assert client.answer().body == b"200000"
+
+
+def test_endless_trailers_are_refused(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"POST /length HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n")
+        while not patient.connections.refusals:
+            client.send(b"A: x\r\n" * 100)
+            time.sleep(0.01)
+        assert client.answer().error == (431, "headers_too_large")
+
+
+def test_trailers_do_not_get_among_the_headers(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"POST /headers HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: x\r\n\r\n")
+        assert client.answer().body == b"transfer-encoding"
+
+
+def test_a_length_over_the_limit_is_refused_before_the_body_is_sent(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(f"POST /length HTTP/1.1\r\nContent-Length: {REQUEST_BYTES_MAX + 1}\r\n".encode())
+        client.send(b"Expect: 100-continue\r\n\r\n")
+        assert client.answer().error == (413, "request_too_large")
+        assert client.is_cut()
+    assert patient.seen == []
+
+
+def test_a_sender_that_does_not_listen_until_it_has_sent_all_reads_why_it_was_refused(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"POST /length HTTP/1.1\r\nContent-Length: 20000000\r\n\r\n")
+        client.send(b"x" * 20_000_000)
+        assert client.answer().error == (413, "request_too_large")
+
+
+def test_chunks_over_the_limit_are_refused_and_the_application_takes_the_client_for_gone(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"POST /length HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(REQUEST_BYTES_MAX // 50_000 + 1):
+            client.send(b"c350\r\n" + b"x" * 50_000 + b"\r\n")
+        assert client.answer().error == (413, "request_too_large")
+        assert client.is_cut()
+    until(lambda: patient.seen == ["length", "disconnect"])
+
+
+def test_a_refused_request_is_not_told_to_continue(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"POST /wait HTTP/1.1\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n")
+        assert client.answer().error == (400, "malformed_request")
+        patient.opened.set()
+        until(lambda: patient.seen == ["wait", "disconnect"])
+        assert client.is_cut()
+
+
+def test_chunks_over_the_limit_after_the_answer_end_the_connection(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"POST /early HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert client.answer().body == b"early"
+        for _ in range(REQUEST_BYTES_MAX // 50_000 + 1):
+            client.send(b"c350\r\n" + b"x" * 50_000 + b"\r\n")
+        assert client.is_cut()
+    assert patient.connections.refusals == {"request_too_large": 1}
+
+
+def test_more_requests_than_may_wait_are_refused_after_the_answers_to_those_before(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"GET /wait HTTP/1.1\r\n\r\n" + b"GET / HTTP/1.1\r\n\r\n" * (PIPELINE_MAX + 1))
+        until(lambda: patient.seen == ["wait"])
+        patient.opened.set()
+        assert {client.answer().status for _ in range(PIPELINE_MAX + 1)} == {200}
+        assert client.answer().error == (429, "too_many_requests_waiting")
+        assert client.is_cut()
+
+
+# -- malformed --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"hello\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA B: c\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\n\r\n",
+        b"CONNECT example:80 HTTP/1.1\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\n\r\n",
+    ],
+    ids=repr,
+)
+def test_what_is_not_http_is_refused(patient: Door, data: bytes) -> None:
+    with patient.connect() as client:
+        client.send(data)
+        assert client.answer().error == (400, "malformed_request")
+        assert client.is_cut()
+    assert patient.seen == []
+
+
+def test_a_malformed_chunk_is_refused(patient: Door) -> None:
+    with patient.connect() as client:
+        client.send(b"POST /length HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nnonsense\r\n")
+        assert client.answer().error == (400, "malformed_request")
+    until(lambda: patient.seen == ["length", "disconnect"])
+
+
+@pytest.mark.parametrize(
+    "second",
+    [b"nonsense\r\n\r\n", b"POST /length HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n"],
+    ids=["head", "body"],
+)
+def test_a_refusal_waits_for_the_answers_to_earlier_requests(patient: Door, second: bytes) -> None:
+    with patient.connect() as client:
+        client.send(b"GET /wait HTTP/1.1\r\n\r\n" + second)
+        until(lambda: patient.seen == ["wait"])
+        client.socket.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            client.socket.recv(1)
+        client.socket.settimeout(None)
+        patient.opened.set()
+        answers = client.socket.recv(1 << 16)
+        while more := client.socket.recv(1 << 16):
+            answers += more
+    assert answers.index(b"\r\n\r\nwait") < answers.index(b"HTTP/1.1 400 Bad Request")
+    assert patient.seen == ["wait"]
+
+
+# -- deadlines --------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_sends_nothing_is_told_and_closed(hasty: Door) -> None:
+    with hasty.connect() as client:
+        assert client.answer().error == (408, "request_timeout")
+        assert client.is_cut()
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /one HTTP/1.1\r\n\r\n"], ids=["first request", "later request"])
+def test_a_head_that_comes_byte_by_byte_does_not_hold_for_ever(hasty: Door, before: bytes) -> None:
+    with hasty.connect() as client:
+        if before:
+            client.send(before)
+            assert client.answer().body == b"one"
+        with contextlib.suppress(ConnectionError):
+            for byte in b"GET / HTTP/1.1\r\nA: " + b"x" * 1000:
+                client.send(bytes([byte]))
+                time.sleep(0.01)
+                if hasty.connections.refusals:
+                    break
+        assert client.answer().error == (408, "request_timeout")
+        assert client.is_cut()
+    assert hasty.seen == (["one"] if before else [])
+
+
+@pytest.mark.parametrize("is_silent", [True, False], ids=["silent", "byte by byte"])
+@pytest.mark.parametrize(
+    "head", [b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n3e8\r\n"], ids=["length", "chunked"]
+)
+def test_a_body_that_hardly_grows_does_not_hold_for_ever(hasty: Door, head: bytes, is_silent: bool) -> None:
+    with hasty.connect() as client:
+        client.send(b"POST /length HTTP/1.1\r\n" + head)
+        while not is_silent and not hasty.connections.refusals:
+            client.send(b"x")
+            time.sleep(0.02)
+        assert client.answer().error == (408, "request_timeout")
+        assert client.is_cut()
+    until(lambda: hasty.seen == ["length", "disconnect"])
+
+
+def test_a_body_that_never_comes_after_its_answer_ends_the_connection(hasty: Door) -> None:
+    with hasty.connect() as client:
+        client.send(b"POST /early HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")
+        assert client.answer().body == b"early"
+        assert client.is_cut()
+
+
+def test_a_body_that_grows_steadily_may_take_longer_than_the_deadline(loop_factory: LoopFactory) -> None:
+    with Door(ServerSettings(body_timeout_s=1.0)).serving(loop_factory) as door, door.connect() as client:
+        client.send(b"POST /length HTTP/1.1\r\nContent-Length: 60000\r\n\r\n")
+        for _ in range(12):
+            client.send(b"x" * 5_000)
+            time.sleep(0.2)
+        assert client.answer().body == b"60000"
+
+
+def test_a_sender_is_not_blamed_while_the_application_does_not_read(hasty: Door) -> None:
+    with hasty.connect() as client:
+        client.send(b"POST /wait HTTP/1.1\r\nContent-Length: 200000\r\n\r\n" + b"x" * 100_000)
+        time.sleep(4 * DEADLINE_S)
+        hasty.opened.set()
+        client.send(b"x" * 100_000)
+        assert client.answer().body == b"wait"
+
+
+def test_a_sender_that_waits_for_100_continue_is_not_blamed(hasty: Door) -> None:
+    with hasty.connect() as client:
+        client.send(b"POST /wait HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+        time.sleep(4 * DEADLINE_S)
+        hasty.opened.set()
+        assert client.answer().status == 100
+
+
+def test_an_answer_may_take_longer_than_any_deadline(hasty: Door) -> None:
+    with hasty.connect() as client:
+        assert client.get(f"/sleep/{4 * DEADLINE_S}").body == b"sleep"
+
+
+def test_an_idle_connection_is_closed_without_a_word(hasty: Door) -> None:
+    with hasty.connect() as client:
+        assert client.get("/one").body == b"one"
+        assert client.is_cut()
+    assert hasty.connections.refusals == {}
+
+
+def test_the_sweep_ends_with_the_last_connection(hasty: Door) -> None:
+    with hasty.connect() as client:
+        assert client.get("/one").body == b"one"
+    until(lambda: hasty.connections._timer is None)
+
+
+# -- readers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer_bytes", [12_000_000, 30_000_000], ids=["below the limit", "above the limit"])
+@pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"], ids=["keep alive", "close"])
+def test_a_reader_that_stands_still_is_cut_off(hasty: Door, answer_bytes: int, header: bytes) -> None:
+    with hasty.connect(receive_buffer=10_000) as client:
+        client.send(b"GET /large/%d HTTP/1.1\r\n%s\r\n" % (answer_bytes, header))
+        until(lambda: hasty.seen == ["large"])
+        until(lambda: hasty.is_empty)
+
+
+@pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"], ids=["keep alive", "close"])
+def test_a_reader_that_goes_on_gets_all_however_much_waits(loop_factory: LoopFactory, header: bytes) -> None:
+    settings = ServerSettings(output_bytes_max=1 << 16, body_timeout_s=1.0, keep_alive_s=1.0)
+    with Door(settings).serving(loop_factory) as door, door.connect(receive_buffer=100_000) as client:
+        client.send(b"GET /large/8000000 HTTP/1.1\r\n%s\r\n" % header)
+        received = len(client.read(200_000))
+        while received < 8_000_000:
+            time.sleep(0.05)
+            piece = client.read(200_000)
+            assert piece, "cut off"
+            received += len(piece)
+        assert door.connections.refusals == {}
+
+
+# -- connections ------------------------------------------------------------------------------------------------------
+
+
+def test_one_connection_too_many_is_told_and_closed(loop_factory: LoopFactory) -> None:
+    with Door(ServerSettings(connections_max=2)).serving(loop_factory) as door, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(door.connect()) for _ in range(2)]
+        assert [client.get("/one").status for client in clients] == [200, 200]
+        with door.connect() as third:
+            third.send(b"GET /three HTTP/1.1\r\n\r\n")
+            assert third.answer().error == (503, "too_many_connections")
+            assert third.is_cut()
+        assert [client.get("/one").status for client in clients] == [200, 200]
+
+        clients[0].close()
+        until(lambda: door.connections.open_count == 1)
+        with door.connect() as fourth:
+            assert fourth.get("/four").body == b"four"
+        assert "three" not in door.seen
+
+
+def test_a_flood_of_connections_beyond_the_limit_does_not_pile_up(loop_factory: LoopFactory) -> None:
+    with Door(ServerSettings(connections_max=1)).serving(loop_factory) as door, door.connect() as first:
+        assert first.get("/one").status == 200
+        with contextlib.ExitStack() as stack:
+            for _ in range(300):
+                stack.enter_context(door.connect())
+            until(lambda: door.connections.refusals == {"too_many_connections": 300})
+            until(lambda: door.socket_count < 200)
+        assert first.get("/one").status == 200

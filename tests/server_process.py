@@ -1,0 +1,106 @@
+"""A broker as its users start it: a process of its own, found by the line that says where it listens."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+_LISTENING = re.compile(r"http listening on (http://\S+)")
+_AMQP_LISTENING = re.compile(r"amqp listening on amqp://\S+:(\d+)")
+
+
+class ServerProcess:
+    """Started by `start`, on a free port unless told otherwise; `kill` is kill -9, `stop` is SIGTERM."""
+
+    def __init__(self, data: Path | None = None, *flags: str) -> None:
+        self._data = data
+        self._flags = flags
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+        self.amqp_port = 0
+        self.lines: list[str] = []
+        """What it wrote so far, to either stream."""
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", self.port
+
+    @property
+    def amqp_address(self) -> tuple[str, int]:
+        return "127.0.0.1", self.amqp_port
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, *, port: int = 0, amqp_port: int = 0) -> ServerProcess:
+        place = ["--memory"] if self._data is None else ["--data", str(self._data)]
+        ports = ["--http-port", str(port), "--amqp-port", str(amqp_port)]
+        command = [sys.executable, "-m", "smista", "serve", *place, *ports]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SMISTA_")}
+        self._process = subprocess.Popen(
+            [*command, *self._flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            found = _LISTENING.search(line)
+            if found is not None:
+                self.url = found[1]
+            found = _AMQP_LISTENING.search(line)
+            if found is not None:
+                self.amqp_port = int(found[1])
+                break
+        else:
+            raise AssertionError(f"the server ended with {self._process.wait()}: " + "\n".join(self.lines))
+        threading.Thread(target=self._collect, daemon=True).start()
+        return self
+
+    def _collect(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def restart(self) -> ServerProcess:
+        """On the same ports and data."""
+        return self.start(port=self.port, amqp_port=self.amqp_port)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def stop(self) -> int:
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        assert self._process is not None
+        return self._process.wait(60)
+
+    def __enter__(self) -> ServerProcess:
+        return self if self._process is not None else self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.stop()
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
