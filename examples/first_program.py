@@ -1,16 +1,8 @@
-import asyncio
+from smista import Client
 
-from smista.engine import Broker, Publication
-from smista.log import SqliteLog
-
-
-async def main() -> None:
-    async with await Broker.open(SqliteLog.open("data")) as broker:
-        await broker.declare_queue("orders")
-        await broker.publish("orders", [Publication(b"two pizzas")])
-        [delivery] = await broker.receive("orders", wait_ms=1_000)
-        print(delivery.body.decode(), "- delivery", delivery.delivery_count)
-        await broker.acknowledge([delivery.receipt])
-
-
-asyncio.run(main())
+with Client() as client:
+    client.declare_queue("orders")
+    client.publish("orders", {"dish": "pizza", "count": 2})
+    for delivery in client.receive("orders", wait_ms=1_000):
+        with delivery:
+            print(delivery.json(), "- delivery", delivery.delivery_count)

@@ -19,6 +19,7 @@ from smista.core.retry import backoff_ms
 from smista.core.settings import _RANGES, Backoff, QueueSettings
 from smista.engine import Broker, BrokerSettings
 from smista.errors import BrokerError
+from tests.server_process import ServerProcess
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -147,10 +148,12 @@ def test_every_link_leads_somewhere(path: Path) -> None:
     assert [link for link in relative if not (path.parent / link).exists()] == []
 
 
-def test_the_program_in_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
+def test_the_program_in_the_readme_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [program] = PROGRAM.findall((ROOT / "README.md").read_text())
     assert program == (ROOT / "examples/first_program.py").read_text()
-    assert run(program, tmp_path) == "two pizzas - delivery 1\n"
+    with ServerProcess(tmp_path / "data") as server:
+        monkeypatch.setenv("SMISTA_URL", server.url)
+        assert run(program, tmp_path) == "{'dish': 'pizza', 'count': 2} - delivery 1\n"
     assert (tmp_path / "data/log.db").exists()
 
 

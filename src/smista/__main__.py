@@ -1,3 +1,15 @@
-"""What `python -m smista` does."""
+"""What `smista` and `python -m smista` do."""
 
-print("nothing to serve yet: the broker is a library for now, see README.md")
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    from smista.cli.app import run
+
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The command line: `smista serve`, `smista put`, ... See docs/cli.md."""

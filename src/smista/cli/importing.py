@@ -1,0 +1,215 @@
+"""`smista import`: what `smista export` wrote, back into queues.
+
+Of a message its body, headers and other properties come back, its priority, group, and what is left of its delay and
+time to live. What has happened to it does not: deliveries, failures, deaths, the exchange it came through, its id.
+
+Importing may be repeated. A message is put under a deduplication id made from the id it was exported with, so within
+the queue's `dedup_window_ms` nothing is doubled, whether the first time was broken off or not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from msgspec import UNSET, Raw, UnsetType
+
+from smista.cli import sources
+from smista.cli.completion import queue_names
+from smista.cli.connected import client_command
+from smista.cli.exits import WrongUsage
+from smista.cli.messages import is_json
+from smista.cli.output import Output, note
+from smista.cli.progress import progress
+from smista.cli.publishing import report
+from smista.cli.text import count
+
+if TYPE_CHECKING:
+    from smista.client import AsyncClient, Publication
+
+commands = typer.Typer()
+
+BLOCK_COUNT = 2_000
+BLOCK_BYTES = 4 << 20
+"""What is put before the next lines are read."""
+ID_PREFIX = "export:"
+
+
+class Line(msgspec.Struct):
+    """A message of an export; fields that are not named here are passed over."""
+
+    message_id: str
+    queue: str = ""
+    message: Raw | UnsetType = UNSET
+    body: bytes | UnsetType = UNSET
+    priority: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
+    headers: dict[str, Any] | None = None
+    group: str | None = None
+    ttl_ms: int | None = None
+    max_retries: int | None = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    type: str | None = None
+    app_id: str | None = None
+    user_id: str | None = None
+    external_id: str | None = None
+    timestamp_ms: int | None = None
+    state: str = ""
+    ready_at_ms: int | None = None
+    expires_at_ms: int | None = None
+
+
+_KEPT = (
+    "priority", "headers", "group", "max_retries", "content_type", "content_encoding", "correlation_id", "reply_to",
+    "type", "app_id", "user_id", "external_id", "timestamp_ms",
+)  # fmt: skip
+_decode = msgspec.json.Decoder(Line).decode
+
+
+@client_command(commands, "import")
+async def import_(
+    client: AsyncClient,
+    output: Output,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What `export` wrote; - is standard input.")],
+    queue: Annotated[
+        str | None,
+        typer.Argument(metavar="QUEUE", help="Put all of it here, not where it was.", autocompletion=queue_names),
+    ] = None,
+    skip: Annotated[int, typer.Option(metavar="COUNT", min=0, help="Leave out the first so many lines.")] = 0,
+    is_declared: Annotated[
+        bool, typer.Option("--declare", help="Make queues that are not there.", show_default=False)
+    ] = False,
+) -> None:
+    """Put messages that were exported into queues.
+
+    May be repeated: what is there already is not stored again, within the queue's dedup window.
+    """
+    importing = Importing(client, queue, is_declared=is_declared)
+    started_s = time.perf_counter()
+    with sources.opened(file) as stream, progress("Importing") as done:
+        try:
+            await importing.put_all(stream, skip, done)
+        except BaseException:
+            if importing.line_count:
+                note(
+                    f"{importing.line_count:,} lines are done; repeat it, or go on with --skip {importing.line_count}."
+                )
+            raise
+    took_s = time.perf_counter() - started_s
+    if importing.expired:
+        note(f"Left out {count(importing.expired, 'message')} that had expired.")
+    if importing.lost:
+        note(f"Left out {count(importing.lost, 'message')} without a body.")
+    where = "to their queues" if queue is None else f"to queue {queue}"
+    report(output, where, importing.summary, took_s, each="Line", expired=importing.expired, lost=importing.lost)
+
+
+class Importing:
+    """Puts lines block by block, and knows how many lines are done."""
+
+    def __init__(self, client: AsyncClient, target: str | None, *, is_declared: bool) -> None:
+        from smista.client import PutSummary
+
+        self._client = client
+        self._target = target
+        self._is_declared = is_declared
+        self._seen: set[str] = set()
+        self.summary = PutSummary()
+        self.line_count = 0
+        """Lines that need not be looked at again, those skipped among them."""
+        self.expired = 0
+        self.lost = 0
+
+    async def put_all(self, stream: IO[bytes], skip: int, on_progress: Callable[[int], None]) -> None:
+        async for block in _blocks(stream, skip):
+            await self._put(block)
+            self.line_count = block[-1][0]
+            on_progress(self.line_count)
+
+    async def _put(self, block: list[tuple[int, Line]]) -> None:
+        now_ms = round(time.time() * 1000)
+        by_queue: dict[str, list[tuple[int, Publication]]] = {}
+        for number, line in block:
+            publication = self._publication(number, line, now_ms)
+            if publication is not None:
+                by_queue.setdefault(self._queue(number, line), []).append((number, publication))
+        for queue, numbered in by_queue.items():
+            await self._see_that_it_is_there(queue)
+            done = await self._client.put_many(queue, [publication for _, publication in numbered])
+            self.summary.accepted += done.accepted
+            self.summary.duplicates += done.duplicates
+            self.summary.refused += done.refused
+            # By their lines, so that they can be found.
+            self.summary.errors += [(numbered[index][0] - 1, error) for index, error in done.errors]
+
+    def _queue(self, number: int, line: Line) -> str:
+        queue = self._target or line.queue
+        if not queue:
+            raise WrongUsage(f"Line {number} does not say which queue it is from; name one after the file.")
+        return queue
+
+    async def _see_that_it_is_there(self, queue: str) -> None:
+        if self._is_declared and queue not in self._seen:
+            if queue not in await self._client.queues(prefix=queue):
+                await self._client.declare_queue(queue)
+            self._seen.add(queue)
+
+    def _publication(self, number: int, line: Line, now_ms: int) -> Publication | None:
+        """None for what has no body or no time left."""
+        from smista.client import Publication
+
+        body = _body(number, line)
+        if body is None:
+            self.lost += 1
+            return None
+        properties = {name: value for name in _KEPT if (value := getattr(line, name)) is not None}
+        if line.state == "scheduled" and line.ready_at_ms is not None:
+            properties["deliver_at_ms"] = line.ready_at_ms
+        if line.ttl_ms is not None:
+            properties["ttl_ms"] = line.ttl_ms
+            if line.state == "ready" and line.expires_at_ms is not None:
+                # Its time runs on in the file; that of a scheduled one has not begun.
+                properties["ttl_ms"] = min(line.ttl_ms, line.expires_at_ms - now_ms)
+                if properties["ttl_ms"] <= 0:
+                    self.expired += 1
+                    return None
+        return Publication(body=body, deduplication_id=ID_PREFIX + line.message_id, **properties)
+
+
+def _body(number: int, line: Line) -> bytes | None:
+    if line.body is not UNSET:
+        return line.body
+    if line.message is UNSET:
+        return None
+    raw = bytes(line.message)
+    if is_json(line.content_type):
+        return raw
+    try:
+        return msgspec.json.decode(raw, type=str).encode()
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        raise WrongUsage(f"Line {number}: its message is not text, and its content type not JSON.") from None
+
+
+async def _blocks(stream: IO[bytes], skip: int) -> AsyncIterator[list[tuple[int, Line]]]:
+    """The lines with their numbers, as many at a time as are put at once; empty ones are passed over."""
+    block: list[tuple[int, Line]] = []
+    number = size = 0
+    async for text in sources.lines_of(stream):
+        number += 1
+        if number <= skip or not text.strip():
+            continue
+        try:
+            block.append((number, _decode(text)))
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise WrongUsage(f"Line {number} is not a line of an export: {error}.") from None
+        size += len(text)
+        if len(block) >= BLOCK_COUNT or size >= BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block

@@ -1,0 +1,143 @@
+"""Messages as the command line shows them, and as it writes them into files.
+
+As JSON they look as in docs/commands.md: `message` where the body is JSON or text, else `body` in base64, and what is
+empty is left out. Bodies that are JSON stand in the line byte for byte as they were published, so a body that is read
+back is the same one, down to its spaces and the digits of its numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from smista.cli.durations import shown_duration, shown_instant
+from smista.cli.table import Column, Row
+from smista.cli.text import preview, safe, shortened
+
+if TYPE_CHECKING:
+    from smista.client import Delivery, Failure, Message
+
+_NAMES = (
+    "queue", "priority", "headers", "group", "deduplication_id", "ttl_ms", "max_retries", "exchange", "routing_key",
+    "content_type", "content_encoding", "correlation_id", "reply_to", "type", "app_id", "user_id", "external_id",
+    "timestamp_ms", "retry_count", "delivery_count", "created_at_ms", "state", "ready_at_ms", "expires_at_ms",
+    "lease_until_ms", "failures", "deaths",
+)  # fmt: skip
+_EMPTY: tuple[object, ...] = (None, "", {}, [])
+
+
+def fields(message: Message) -> dict[str, object]:
+    """A message as a JSON object."""
+    shown: dict[str, object] = {"message_id": message.id, **_body(message)}
+    for name in _NAMES:
+        value = getattr(message, name)
+        if value not in _EMPTY:
+            shown[name] = value
+    return shown
+
+
+def delivery_fields(delivery: Delivery) -> dict[str, object]:
+    return {**fields(delivery), "receipt": delivery.receipt, "delivered_at_ms": delivery.delivered_at_ms}
+
+
+def is_json(content_type: str | None) -> bool:
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")
+
+
+def is_text(content_type: str | None) -> bool:
+    """What carries no content type counts as text if it can be read as such."""
+    return content_type is None or content_type.strip().lower().startswith("text/")
+
+
+def _body(message: Message) -> dict[str, object]:
+    body = message.body
+    if body is None:
+        return {}
+    if is_json(message.content_type) and b"\n" not in body and _can_be_read(body):
+        return {"message": msgspec.Raw(body)}
+    if is_text(message.content_type):
+        try:
+            return {"message": body.decode()}
+        except UnicodeDecodeError:
+            pass
+    return {"body": body}
+
+
+def _can_be_read(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+# -- for people -------------------------------------------------------------------------------------------------------
+
+COLUMNS = [
+    Column("id"),
+    Column("state"),
+    Column("priority", is_number=True),
+    Column("deliveries", is_number=True),
+    Column("age", is_number=True),
+    Column("body", is_flexible=True),
+]
+
+
+def row(message: Message) -> Row:
+    state = (message.state or "in_flight").replace("_", " ")
+    return [
+        message.id,
+        state,
+        message.priority,
+        message.delivery_count,
+        age(message.created_at_ms),
+        preview(message.body),
+    ]
+
+
+def age(at_ms: int) -> str:
+    return shown_duration(max(0, round(time.time() * 1000) - at_ms))
+
+
+def until(at_ms: int) -> str:
+    return shown_duration(max(0, at_ms - round(time.time() * 1000)))
+
+
+def pairs(message: Message) -> Iterator[tuple[str, object]]:
+    """All that is known of a message, a line each."""
+    for name, value in fields(message).items():
+        if name in ("message", "body"):
+            yield "body", preview(message.body, 2_000)
+        elif name.endswith("_at_ms") or name == "lease_until_ms":
+            yield name.removesuffix("_ms").replace("_", " "), shown_instant(value) if isinstance(value, int) else value
+        elif name == "failures":
+            yield from (("failure", _shown_failure(failure)) for failure in message.failures)
+        elif name == "deaths":
+            for death in message.deaths:
+                yield "death", f"{shown_instant(death.at_ms)} in {death.queue}: {death.reason}, {death.count} times"
+                yield from (("", _shown_failure(failure)) for failure in death.failures)
+        else:
+            yield name.replace("_", " "), value
+
+
+def _shown_failure(failure: Failure) -> str:
+    return (
+        f"delivery {failure.delivery}, {shown_instant(failure.failed_at_ms)}: {failure.reason} {failure.error}".rstrip()
+    )
+
+
+def described(delivery: Delivery) -> list[str]:
+    """A delivery on some lines, its receipt whole, so that it can be copied."""
+    said = f"delivery {delivery.delivery_count}, priority {delivery.priority}, age {age(delivery.created_at_ms)}"
+    lines = [f"{delivery.id}  {said}", f"  receipt  {delivery.receipt}"]
+    if delivery.lease_until_ms is not None:
+        lines.append(f"  lease    until {shown_instant(delivery.lease_until_ms)}")
+    if delivery.group is not None:
+        lines.append(f"  group    {delivery.group}")
+    lines += [f"  header   {name}={shortened(str(value))}" for name, value in delivery.headers.items()]
+    lines.append(f"  body     {preview(delivery.body, 2_000)}")
+    return [safe(line) for line in lines]

@@ -1,0 +1,220 @@
+"""Putting messages in: `put` into a queue, `publish` through an exchange."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from smista.cli import sources
+from smista.cli.arguments import Delay, Exchange, Headers, Queue, named_values
+from smista.cli.connected import client_command
+from smista.cli.durations import duration_ms, instant_ms
+from smista.cli.exits import ExitCode, WrongUsage
+from smista.cli.options import OptionGroup
+from smista.cli.output import Output, note
+from smista.cli.progress import progress
+from smista.cli.text import count
+
+if TYPE_CHECKING:
+    from smista.client import AsyncClient, PutSummary
+
+commands = typer.Typer()
+
+ERRORS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Input(OptionGroup):
+    """Where the bodies come from."""
+
+    bodies: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="BODY", help="The bodies; without any, lines of --file or standard input."),
+    ] = None
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="FILE", help="Read bodies from a file; - is standard input.")
+    ] = None
+    format: Annotated[
+        sources.Format | None,
+        typer.Option("--format", help="What is in there: lines, JSON lines, a JSON array, or one body. By the name."),
+    ] = None
+
+    def is_single(self) -> bool:
+        """Whether it is known to be exactly one."""
+        return len(self.bodies or ()) == 1 or (not self.bodies and self.format == "raw")
+
+    def check(self) -> None:
+        """Raise `WrongUsage` where there is nothing to read, or too much."""
+        if self.bodies and self.file is not None:
+            raise WrongUsage("Give bodies or --file, not both.")
+        if not self.bodies and self.file is None and sys.stdin.isatty():
+            raise WrongUsage("There is no body; give one, or --file, or --file - to type lines.")
+
+    async def read(self) -> AsyncIterator[sources.Body]:
+        if self.bodies:
+            for body in sources.from_arguments(self.bodies, self.format or "lines"):
+                yield body
+            return
+        path = self.file or "-"
+        async for body in sources.from_file(path, self.format or sources.format_of(path)):
+            yield body
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOptions(OptionGroup):
+    """What may be said of a message beside its body."""
+
+    priority: Annotated[int | None, typer.Option("--priority", "-p", metavar="NUMBER", help="0 to 255.")] = None
+    delay: Delay = None
+    at: Annotated[
+        int | None, typer.Option("--at", parser=instant_ms, metavar="INSTANT", help="Deliver it then, not before.")
+    ] = None
+    ttl: Annotated[
+        int | None, typer.Option("--ttl", parser=duration_ms, metavar="DURATION", help="It expires after so long.")
+    ] = None
+    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Keep the order within this group.")] = None
+    dedup_id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Store it once, however often it is put. Several get ID-1, ID-2, ..."),
+    ] = None
+    max_retries: Annotated[int | None, typer.Option(metavar="COUNT", help="Instead of the queue's.")] = None
+    header: Headers = None
+    content_type: Annotated[str | None, typer.Option(metavar="TYPE", help="As application/json, text/plain.")] = None
+    content_encoding: Annotated[str | None, typer.Option(metavar="CODING", help="As gzip.")] = None
+    correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="What it answers or belongs to.")] = None
+    reply_to: Annotated[str | None, typer.Option(metavar="QUEUE", help="Where an answer should go.")] = None
+    type: Annotated[str | None, typer.Option(metavar="NAME", help="What kind of message it is.")] = None
+
+    def properties(self) -> dict[str, Any]:
+        """As the client takes them; without those that were not given, and without the deduplication id."""
+        said = {
+            "priority": self.priority,
+            "delay_ms": self.delay,
+            "deliver_at_ms": self.at,
+            "ttl_ms": self.ttl,
+            "group": self.group,
+            "max_retries": self.max_retries,
+            "headers": named_values(self.header, "--header"),
+            "content_type": self.content_type,
+            "content_encoding": self.content_encoding,
+            "correlation_id": self.correlation_id,
+            "reply_to": self.reply_to,
+            "type": self.type,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+
+@client_command(commands)
+async def put(
+    client: AsyncClient,
+    output: Output,
+    queue: Queue,
+    source: Input,
+    options: MessageOptions,
+    is_declared: Annotated[
+        bool, typer.Option("--declare", help="Make the queue if it is not there.", show_default=False)
+    ] = False,
+) -> None:
+    """Publish messages to a queue.
+
+    One body, several, the lines of a file, or what comes in by standard input.
+    """
+    source.check()
+    if is_declared and queue not in await client.queues(prefix=queue):
+        await client.declare_queue(queue)
+    if source.is_single():
+        await _put_one(client, output, queue, source, options)
+    else:
+        await _put_many(client, output, queue, source, options)
+
+
+async def _put_one(client: AsyncClient, output: Output, queue: str, source: Input, options: MessageOptions) -> None:
+    [body] = [body async for body in source.read()]
+    done = await client.publish(queue, body, deduplication_id=options.dedup_id, **options.properties())
+    output.say(
+        f"Queue {queue} has it already, as {done.id}."
+        if done.is_duplicate
+        else f"Published {done.id} to queue {queue}, position {done.position}.",
+        queue=queue,
+        message_id=done.id,
+        position=done.position,
+        duplicate=done.is_duplicate,
+    )
+
+
+async def _put_many(client: AsyncClient, output: Output, queue: str, source: Input, options: MessageOptions) -> None:
+    started_s = time.perf_counter()
+    with progress("Publishing") as done:
+        summary = await client.put_many(queue, _messages(source, options), on_progress=done)
+    report(output, f"to queue {queue}", summary, time.perf_counter() - started_s, queue=queue)
+
+
+async def _messages(source: Input, options: MessageOptions) -> AsyncIterator[Any]:
+    """What the client puts: bare bodies where nothing is to be said of them, which is faster."""
+    from smista.client import Publication
+
+    properties = options.properties()
+    number = 0
+    async for body in source.read():
+        number += 1
+        if options.dedup_id is not None:
+            properties["deduplication_id"] = f"{options.dedup_id}-{number}"
+        yield Publication(body, **properties) if properties else body
+
+
+def report(
+    output: Output, where: str, summary: PutSummary, took_s: float, *, each: str = "Message", **fields: object
+) -> None:
+    """Say what became of many; ends the command with 1 where some were refused."""
+    speed = f" in {took_s:.1f} s ({summary.count / took_s:,.0f}/s)" if took_s > 0.1 else ""
+    sentence = f"Published {count(summary.accepted, 'message')} {where}{speed}."
+    if summary.duplicates:
+        sentence += f" {summary.duplicates:,} were there already."
+    if summary.refused:
+        sentence += f" {summary.refused:,} were refused."
+    output.say(
+        sentence,
+        **fields,
+        accepted=summary.accepted,
+        duplicates=summary.duplicates,
+        refused=summary.refused,
+        seconds=round(took_s, 3),
+    )
+    for index, error in summary.errors[:ERRORS_SHOWN]:
+        note(f"Error: {each} {index + 1}: {error} [{error.code}]")
+    if summary.refused > ERRORS_SHOWN:
+        note(f"... and {summary.refused - ERRORS_SHOWN:,} more.")
+    if summary.refused:
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+@client_command(commands)
+async def publish(
+    client: AsyncClient,
+    output: Output,
+    exchange: Exchange,
+    routing_key: Annotated[str, typer.Argument(metavar="KEY", help="The routing key.")],
+    source: Input,
+    options: MessageOptions,
+) -> None:
+    """Publish messages to an exchange, which sends them to queues."""
+    source.check()
+    properties = options.properties()
+    number = lost = 0
+    async for body in source.read():
+        number += 1
+        dedup_id = options.dedup_id
+        if dedup_id is not None and not source.is_single():
+            dedup_id = f"{dedup_id}-{number}"
+        routed = await client.publish_to_exchange(exchange, routing_key, body, deduplication_id=dedup_id, **properties)
+        lost += not routed
+        queues = [{"queue": each.queue, "message_id": each.id, "position": each.position} for each in routed]
+        said = ", ".join(f"{each.queue} ({each.id})" for each in routed) or "no queue"
+        output.say(f"Published to {said}.", exchange=exchange, routed=queues)
+    if lost:
+        raise output.nothing(f"{count(lost, 'message')} of {number:,} matched no binding and went nowhere.")

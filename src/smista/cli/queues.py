@@ -1,0 +1,124 @@
+"""Queues: seeing, emptying, pausing and removing them. Making and changing them is in `settings.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from smista.cli.arguments import IsSure, Queue
+from smista.cli.completion import queue_names
+from smista.cli.connected import client_command
+from smista.cli.durations import shown_duration
+from smista.cli.output import Output, confirm
+from smista.cli.table import Column, Row
+from smista.cli.text import count, shown_bytes
+
+if TYPE_CHECKING:
+    from smista.client import AsyncClient, QueueStats
+
+commands = typer.Typer()
+
+COLUMNS = [
+    Column("queue", is_flexible=True),
+    *(Column(heading, is_number=True) for heading in ("ready", "scheduled", "in flight", "dead", "bytes", "consumers")),
+    Column("oldest", is_number=True),
+    Column(""),
+]
+
+
+def row(stats: QueueStats) -> Row:
+    oldest = shown_duration(stats.oldest_message_age_secs * 1000) if stats.ready else None
+    return [
+        stats.queue,
+        stats.ready,
+        stats.scheduled,
+        stats.in_flight,
+        stats.dead,
+        shown_bytes(stats.body_bytes),
+        stats.consumers,
+        oldest,
+        "paused" if stats.is_paused else "",
+    ]
+
+
+@client_command(commands)
+async def queues(
+    client: AsyncClient,
+    output: Output,
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only queues whose names begin so.", autocompletion=queue_names)
+    ] = "",
+) -> None:
+    """List the queues and what is in them."""
+    if not output.items(await client.all_stats(prefix=prefix), COLUMNS, row, msgspec.to_builtins):
+        output.remark("There is no such queue." if prefix else "There are no queues.")
+
+
+@client_command(commands)
+async def stats(client: AsyncClient, output: Output, queue: Queue) -> None:
+    """Show the counts and totals of a queue."""
+    fields = msgspec.to_builtins(await client.stats(queue))
+    output.pairs([(name.replace("_", " "), value) for name, value in fields.items()], fields)
+
+
+@client_command(commands)
+async def delete(
+    client: AsyncClient,
+    output: Output,
+    queue: Queue,
+    if_empty: Annotated[bool, typer.Option(help="Only if there is no message in it.", show_default=False)] = False,
+    if_unused: Annotated[bool, typer.Option(help="Only if nobody consumes from it.", show_default=False)] = False,
+    is_sure: IsSure = False,
+) -> None:
+    """Delete a queue, with its messages and bindings."""
+    confirm(f"Delete queue {queue} with all its messages?", is_sure=is_sure)
+    deleted = await client.delete_queue(queue, if_empty=if_empty, if_unused=if_unused)
+    output.say(f"Deleted queue {queue} and {count(deleted, 'message')}.", queue=queue, deleted=deleted)
+
+
+@client_command(commands)
+async def purge(
+    client: AsyncClient,
+    output: Output,
+    queue: Queue,
+    ready_only: Annotated[
+        bool, typer.Option(help="Leave what is scheduled, in flight or dead.", show_default=False)
+    ] = False,
+    is_sure: IsSure = False,
+) -> None:
+    """Remove the messages that are in a queue now."""
+    confirm(f"Remove {'the ready' if ready_only else 'all'} messages of queue {queue}?", is_sure=is_sure)
+    purged = await client.purge(queue, ready_only=ready_only)
+    output.say(f"Purged {count(purged, 'message')} from queue {queue}.", queue=queue, purged=purged)
+
+
+@client_command(commands)
+async def pause(client: AsyncClient, output: Output, queue: Queue) -> None:
+    """Hand out nothing from a queue until it is resumed; publishing goes on."""
+    await client.pause(queue)
+    output.say(f"Queue {queue} is paused.", queue=queue, is_paused=True)
+
+
+@client_command(commands)
+async def resume(client: AsyncClient, output: Output, queue: Queue) -> None:
+    """Hand out again what a paused queue holds."""
+    await client.resume(queue)
+    output.say(f"Queue {queue} is resumed.", queue=queue, is_paused=False)
+
+
+@client_command(commands)
+async def info(client: AsyncClient, output: Output) -> None:
+    """Show what the broker is and holds."""
+    found = await client.info()
+    fields = msgspec.to_builtins(found)
+    pairs = [
+        ("version", found.version),
+        ("namespaces", ", ".join(found.namespaces)),
+        ("queues", found.queues),
+        ("messages", found.messages),
+        ("log", shown_bytes(found.log_bytes)),
+        ("publishes are", "taken" if found.refusal is None else f"refused: {found.refusal}"),
+    ]
+    output.pairs(pairs, fields)

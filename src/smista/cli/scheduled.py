@@ -1,0 +1,69 @@
+"""Messages whose time has not come: seeing, moving, cancelling them. `smista scheduled ...`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from smista.cli import messages
+from smista.cli.arguments import Limit, MessageIds, Queue
+from smista.cli.connected import client_command
+from smista.cli.durations import duration_ms, instant_ms, shown_instant
+from smista.cli.exits import WrongUsage
+from smista.cli.looking import page_size, show
+from smista.cli.output import Output
+from smista.cli.table import Column, Row
+from smista.cli.text import count, preview
+
+if TYPE_CHECKING:
+    from smista.client import AsyncClient, Message
+
+commands = typer.Typer(help="Scheduled messages: list, change, cancel.")
+
+COLUMNS = [
+    Column("id"),
+    Column("due in", is_number=True),
+    Column("due at"),
+    Column("deliveries", is_number=True),
+    Column("body", is_flexible=True),
+]
+
+
+def row(message: Message) -> Row:
+    at_ms = message.ready_at_ms or 0
+    return [message.id, messages.until(at_ms), shown_instant(at_ms), message.delivery_count, preview(message.body)]
+
+
+@client_command(commands, "list")
+async def list_(client: AsyncClient, output: Output, queue: Queue, limit: Limit = 100) -> None:
+    """Show the messages of a queue that are scheduled, or wait for a retry."""
+    if not await show(output, client.scheduled(queue, page_size=page_size(limit)), limit, COLUMNS, row):
+        raise output.nothing(f"Queue {queue} has no scheduled messages.")
+
+
+@client_command(commands)
+async def change(
+    client: AsyncClient,
+    output: Output,
+    queue: Queue,
+    message_ids: MessageIds,
+    delay: Annotated[
+        int | None, typer.Option(parser=duration_ms, metavar="DURATION", help="Due so long from now; 0 for at once.")
+    ] = None,
+    at: Annotated[int | None, typer.Option(parser=instant_ms, metavar="INSTANT", help="Due then.")] = None,
+) -> None:
+    """Give scheduled messages another time."""
+    if (delay is None) == (at is None):
+        raise WrongUsage("Give either --delay or --at.")
+    for message_id in message_ids:
+        await client.reschedule(queue, message_id, delay_ms=delay, deliver_at_ms=at)
+    output.say(f"Changed {count(len(message_ids), 'message')}.", queue=queue, changed=len(message_ids))
+
+
+@client_command(commands)
+async def cancel(client: AsyncClient, output: Output, queue: Queue, message_ids: MessageIds) -> None:
+    """Remove messages before their time comes."""
+    for message_id in message_ids:
+        await client.cancel_scheduled(queue, message_id)
+    output.say(f"Cancelled {count(len(message_ids), 'message')}.", queue=queue, cancelled=len(message_ids))

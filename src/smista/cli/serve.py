@@ -1,0 +1,94 @@
+"""`smista serve`: every setting of the server is a flag."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from smista.cli.generated import GeneratedCommand, given, option
+
+EPILOG = "Flags win over SMISTA_* variables, those over the file. SIGTERM and Ctrl-C stop it in order, twice at once."
+
+
+class ServeCommand(GeneratedCommand):
+    def make_options(self) -> Iterator[inspect.Parameter]:
+        from smista.server.settings import ServerSettings, flag, variable
+
+        meanings = {**_docstrings(ServerSettings.__mro__[1]), **_docstrings(ServerSettings)}
+        defaults = ServerSettings()
+        hints = typing.get_type_hints(ServerSettings)
+        for name in _ordered(ServerSettings):
+            said = [meanings.get(name, ""), f"Default {_shown(getattr(defaults, name))}; variable {variable(name)}."]
+            yield option(name, flag(name), " ".join(filter(None, said)), metavar=_metavar(hints[name]))
+
+
+commands = typer.Typer()
+
+
+@commands.command(cls=ServeCommand, epilog=EPILOG)
+def serve(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings; variable SMISTA_CONFIG.")
+    ] = None,
+) -> None:
+    """Run a broker until it is told to stop.
+
+    When it is ready, it prints a line for each door: `http listening on http://127.0.0.1:9324`.
+    """
+    from smista.server.settings import load
+
+    settings = load(given(context), os.environ, config)
+    # Loaded after the settings were checked, so that a wrong flag is answered at once.
+    from smista.server.serve import run
+
+    raise typer.Exit(run(settings))
+
+
+def _ordered(struct: type[Any]) -> list[str]:
+    """The fields of the class itself before those it inherits: where it listens before how its log is kept."""
+    inherited: tuple[str, ...] = getattr(struct.__mro__[1], "__struct_fields__", ())
+    fields: tuple[str, ...] = struct.__struct_fields__
+    return sorted(fields, key=lambda name: name in inherited)
+
+
+def _docstrings(kind: type[Any]) -> dict[str, str]:
+    """The texts under the fields of a class, which Python itself throws away; none where there is no source."""
+    try:
+        [definition] = ast.parse(inspect.getsource(kind)).body
+    except (OSError, SyntaxError):
+        return {}
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for field, after in zip(definition.body, definition.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+            and isinstance(after.value.value, str)
+        ):
+            found[field.target.id] = " ".join(after.value.value.split())
+    return found
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)
+
+
+def _metavar(kind: Any) -> str | None:
+    if kind is bool:
+        return None
+    if typing.get_origin(kind) is typing.Literal:
+        return "[" + "|".join(typing.get_args(kind)) + "]"
+    kinds = [each for each in typing.get_args(kind) if each is not type(None)] or [kind]
+    return {int: "INTEGER", float: "NUMBER"}.get(kinds[0], "TEXT")

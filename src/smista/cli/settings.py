@@ -1,0 +1,165 @@
+"""A queue's settings: making a queue with them, changing and showing them. Every setting is an option; those in
+milliseconds are durations without the `_ms`: `lease_ms` is `--lease 30s`."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import types
+import typing
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from smista.cli.arguments import Queue
+from smista.cli.connected import client_command
+from smista.cli.durations import duration_ms, shown_duration
+from smista.cli.exits import WrongUsage
+from smista.cli.generated import GeneratedCommand, option
+from smista.cli.output import Output
+
+if TYPE_CHECKING:
+    from smista.client import AsyncClient
+
+commands = typer.Typer()
+
+NONE = "none"
+MEANINGS = {
+    "lease_ms": "How long a delivery may be held.",
+    "max_retries": "Redeliveries after the first delivery; none for no limit.",
+    "retry_backoff": "How the wait before a retry grows.",
+    "retry_base_ms": "Unit of the back-off.",
+    "retry_cap_ms": "The longest back-off.",
+    "retry_jitter": "Up to this share of a back-off is taken off at random.",
+    "backoff_on_timeout": "Whether a lease that ran out waits like a nack.",
+    "dead_letter": "Where a message goes that failed for good.",
+    "dead_letter_queue": "The target of move; none for QUEUE_dlq, made when first needed.",
+    "dead_letter_exchange": "An exchange as the target instead.",
+    "dead_letter_routing_key": "The key for that exchange; none for the message's own.",
+    "dead_letter_max_depth": "The max depth of a dead-letter queue made for this one.",
+    "max_depth": "Most messages, in any state.",
+    "max_bytes": "Most bytes of bodies.",
+    "limit_ready_only": "Whether max depth counts only what is ready.",
+    "body_bytes_max": "Largest body; none for the broker's limit.",
+    "overflow": "What a publish to a full queue does.",
+    "message_ttl_ms": "Time to live, where a message names none shorter.",
+    "retention_ms": "A ready or dead message older than this goes.",
+    "delay_ms": "Delay of messages that name none.",
+    "durable": "Whether queue and messages are written to disk; cannot be altered.",
+    "prefetch": "Unsettled deliveries of a subscription that asks for no number.",
+    "max_prefetch": "The most it may ask for.",
+    "dedup_window_ms": "How long a deduplication id is remembered.",
+    "dedup_by_body": "Know messages without an id by their bodies.",
+    "dedup_scope": "Whether ids are told apart by group too.",
+    "rate_limit": "Deliveries a second.",
+    "ordered": "Strict order within a group.",
+    "max_priority": "The highest priority it takes.",
+    "clamp_priority": "Lower a higher priority instead of refusing it.",
+    "default_priority": "For messages that name none.",
+    "priority_policy": "Whether low priorities wait for all higher ones, or get a share.",
+    "single_active_consumer": "Serve one subscription at a time.",
+    "expires_ms": "Delete the queue when nobody used it for so long.",
+}
+
+
+class SettingsCommand(GeneratedCommand):
+    def make_options(self) -> Iterator[inspect.Parameter]:
+        from smista.core.settings import QueueSettings
+
+        defaults = QueueSettings()
+        for name, kind in option_kinds().items():
+            said = f"{MEANINGS.get(name, '')} Default {shown_setting(name, getattr(defaults, name))}."
+            yield option(name, flag(name), said.strip(), metavar=_metavar(name, kind))
+
+
+@client_command(commands, cls=SettingsCommand, epilog="The settings are explained in docs/queues.md.")
+async def declare(client: AsyncClient, output: Output, given: dict[str, Any], queue: Queue) -> None:
+    """Make a queue, or see that it is there with these settings."""
+    is_new = await client.declare_queue(queue, **read_settings(given))
+    output.say(
+        f"Queue {queue} is declared." if is_new else f"Queue {queue} was there already.", queue=queue, created=is_new
+    )
+
+
+@client_command(commands, cls=SettingsCommand, epilog="The settings are explained in docs/queues.md.")
+async def alter(client: AsyncClient, output: Output, given: dict[str, Any], queue: Queue) -> None:
+    """Change some settings of a queue; the others stay."""
+    changes = read_settings(given)
+    if not changes:
+        raise WrongUsage("No setting is given; name those to change.")
+    settings = await client.alter_queue(queue, **changes)
+    said = ", ".join(f"{flag(name)} {shown_setting(name, getattr(settings, name))}" for name in changes)
+    output.say(f"Queue {queue} now has {said}.", queue=queue, settings=_all(settings))
+
+
+@client_command(commands)
+async def settings(client: AsyncClient, output: Output, queue: Queue) -> None:
+    """Show all settings of a queue."""
+    found = _all(await client.queue_settings(queue))
+    output.pairs([(flag(name)[2:], shown_setting(name, found[name])) for name in option_kinds()], found)
+
+
+def flag(name: str) -> str:
+    return "--" + name.removesuffix("_ms").replace("_", "-")
+
+
+def shown_setting(name: str, value: object) -> str:
+    if value is None:
+        return NONE
+    if name.endswith("_ms") and isinstance(value, int):
+        return shown_duration(value) if value else "0"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def read_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """Settings as they were written, in their own types."""
+    return {name: _read(name, value, option_kinds()[name]) for name, value in given.items()}
+
+
+def _read(name: str, value: Any, kind: Any) -> Any:
+    import msgspec
+
+    if isinstance(value, bool):
+        return value
+    if value.lower() == NONE and type(None) in typing.get_args(kind):
+        return None
+    try:
+        if name.endswith("_ms"):
+            return duration_ms(value)
+        read = msgspec.convert(value, kind, strict=False)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(error.message, param_hint=flag(name)) from None
+    except msgspec.ValidationError:
+        raise typer.BadParameter(f"{value!r} is not {_metavar(name, kind)}.", param_hint=flag(name)) from None
+    return read.value if isinstance(read, enum.Enum) else read
+
+
+def _all(settings: Any) -> dict[str, Any]:
+    """All of them, those at their defaults too."""
+    import msgspec
+
+    return msgspec.structs.asdict(settings)
+
+
+def option_kinds() -> dict[str, Any]:
+    """The settings that are options, with their types: all but those that hold more than one value, which programs
+    write and not people."""
+    from smista.core.settings import QueueSettings
+
+    hints = typing.get_type_hints(QueueSettings)
+    return {name: kind for name, kind in hints.items() if typing.get_origin(kind) in (None, types.UnionType)}
+
+
+def _metavar(name: str, kind: Any) -> str | None:
+    """None for a switch."""
+    if kind is bool:
+        return None
+    [main, *rest] = typing.get_args(kind) or (kind,)
+    if name.endswith("_ms"):
+        said = "DURATION"
+    elif issubclass(main, enum.Enum):
+        return "[" + "|".join(member.value for member in main) + "]"
+    else:
+        said = {int: "INTEGER", float: "NUMBER"}.get(main, "NAME")
+    return f"{said}|{NONE}" if rest else said

@@ -1,0 +1,145 @@
+"""Where bodies come from: arguments, a file or standard input, in one of four formats.
+
+    lines    every line is a body
+    jsonl    every line is a JSON value; empty lines are passed over
+    json     an array, each item of which is a body; anything else is one body
+    raw      all of it is one body
+
+Bodies that are JSON are `msgspec.Raw`, which the client stores byte for byte, as JSON. A pipe is read as it fills, so
+that `tail -f log | smista put lines` publishes line by line, and without holding up the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import os
+import stat
+import sys
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import IO, Literal, cast
+
+import msgspec
+
+from smista.cli.exits import WrongUsage
+
+Format = Literal["lines", "jsonl", "json", "raw"]
+Body = bytes | msgspec.Raw
+
+CHUNK_BYTES = 1 << 16
+_BY_SUFFIX: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
+
+
+def format_of(path: str) -> Format:
+    """What a file's name lets expect."""
+    return _BY_SUFFIX.get(Path(path.removesuffix(".gz")).suffix.lower(), "lines")
+
+
+def from_arguments(arguments: list[str], format: Format) -> Iterator[Body]:
+    for number, argument in enumerate(arguments, start=1):
+        body = os.fsencode(argument)
+        yield _json(body, f"Body {number}") if format in ("jsonl", "json") else body
+
+
+async def from_file(path: str, format: Format) -> AsyncIterator[Body]:
+    """The bodies in a file, `-` for standard input; gzipped where the name ends in `.gz`."""
+    with opened(path) as stream:
+        if format in ("raw", "json"):
+            for body in _whole(await _read_all(stream), format):
+                yield body
+            return
+        number = 0
+        async for line in lines_of(stream):
+            number += 1
+            if format == "lines":
+                yield line
+            elif line.strip():
+                try:
+                    yield _json(line, f"Line {number}")
+                except WrongUsage as error:
+                    raise WrongUsage(f"{error.message} Lines before it may have been published.") from None
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[IO[bytes]]:
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = gzip.open(path) if path.endswith(".gz") else open(path, "rb")  # noqa: SIM115  # closed below
+    except OSError as error:
+        raise WrongUsage(f"{path} cannot be read: {error}.") from None
+    with file:
+        yield cast("IO[bytes]", file)
+
+
+async def lines_of(stream: IO[bytes]) -> AsyncIterator[bytes]:
+    """The lines without their line breaks; the last one need not have any."""
+    begun: list[bytes] = []
+    async for chunk in _chunks(stream):
+        first, *others = chunk.split(b"\n")
+        begun.append(first)
+        if others:
+            yield b"".join(begun).removesuffix(b"\r")
+            for line in others[:-1]:
+                yield line.removesuffix(b"\r")
+            begun = others[-1:]
+    if last := b"".join(begun):
+        yield last.removesuffix(b"\r")
+
+
+async def _read_all(stream: IO[bytes]) -> bytes:
+    return b"".join([chunk async for chunk in _chunks(stream)])
+
+
+async def _chunks(stream: IO[bytes]) -> AsyncIterator[bytes]:
+    if not _may_wait(stream):
+        while chunk := _read(stream):
+            yield chunk
+            # Whoever sends them off must have a turn too.
+            await asyncio.sleep(0)
+        return
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), stream)
+    try:
+        while chunk := await reader.read(CHUNK_BYTES):
+            yield chunk
+    finally:
+        transport.close()
+
+
+def _read(stream: IO[bytes]) -> bytes:
+    try:
+        return stream.read(CHUNK_BYTES)
+    except (OSError, EOFError, zlib.error) as error:
+        raise WrongUsage(f"{stream.name} cannot be read: {error}.") from None
+
+
+def _may_wait(stream: IO[bytes]) -> bool:
+    """Whether it fills as somebody writes, rather than being there already."""
+    if isinstance(stream, gzip.GzipFile):
+        return False
+    mode = os.fstat(stream.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stream.isatty()
+
+
+def _whole(data: bytes, format: Format) -> Iterator[Body]:
+    if format == "raw":
+        yield data
+    elif data.lstrip()[:1] == b"[":
+        _json(data, "The input")
+        yield from msgspec.json.decode(data, type=list[msgspec.Raw])
+    else:
+        yield _json(data.strip(), "The input")
+
+
+def _json(text: bytes, what: str) -> msgspec.Raw:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise WrongUsage(f"{what} is not JSON: {error}.") from None
+    return msgspec.Raw(text)

@@ -1,0 +1,106 @@
+"""Tables: drawn with rich on a terminal, plain aligned columns where the output goes somewhere else."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from smista.cli.text import safe, shortened
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+GAP = 2
+FLEXIBLE_MIN = 10
+
+
+class Column(NamedTuple):
+    heading: str
+    is_number: bool = False
+    """Aligned to the right."""
+    is_flexible: bool = False
+    """Cut off where a terminal is too narrow; the others are shown whole."""
+
+
+Row = Sequence[object]
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Row]) -> None:
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        room = shutil.get_terminal_size().columns
+        lines = _fitted(columns, _lines(columns, rows), room)
+        # A terminal that is too narrow even so breaks the lines itself: nothing is left out.
+        Console(width=max(room, _total(_widths(lines)))).print(_drawn(columns, lines))
+        return
+    for line in aligned(columns, rows):
+        print(line)
+
+
+def drawn(columns: Sequence[Column], rows: Iterable[Row], room: int) -> Table:
+    """A table no wider than `room`: without its last columns where they do not fit."""
+    lines = _fitted(columns, _lines(columns, rows), room)
+    widths = _widths(lines)
+    shown = len(columns)
+    while shown > 1 and _total(widths[:shown]) > room:
+        shown -= 1
+    return _drawn(columns[:shown], [line[:shown] for line in lines])
+
+
+def aligned(columns: Sequence[Column], rows: Iterable[Row]) -> list[str]:
+    """One line for the headings and one for each row."""
+    lines = _lines(columns, rows)
+    widths = _widths(lines)
+    return [(" " * GAP).join(map(_padded, line, widths, columns)).rstrip() for line in lines]
+
+
+def _drawn(columns: Sequence[Column], lines: list[list[str]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.heading, justify="right" if column.is_number else "left", no_wrap=True)
+    for line in lines[1:]:
+        # Text, not str: rich would read markup out of what others wrote.
+        table.add_row(*map(Text, line))
+    return table
+
+
+def _lines(columns: Sequence[Column], rows: Iterable[Row]) -> list[list[str]]:
+    return [[column.heading for column in columns], *([safe(_shown(value)) for value in row] for row in rows)]
+
+
+def _widths(lines: list[list[str]]) -> list[int]:
+    return [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+
+
+def _total(widths: list[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _fitted(columns: Sequence[Column], lines: list[list[str]], room: int) -> list[list[str]]:
+    """The lines with the cells of flexible columns cut off, the last column first, so that they fit if they can."""
+    widths = _widths(lines)
+    for place, column in reversed(list(enumerate(columns))):
+        excess = _total(widths) - room
+        if column.is_flexible and excess > 0:
+            widths[place] = max(min(FLEXIBLE_MIN, widths[place]), widths[place] - excess)
+    return [list(map(shortened, line, widths)) for line in lines]
+
+
+def _padded(cell: str, width: int, column: Column) -> str:
+    return cell.rjust(width) if column.is_number else cell.ljust(width)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)

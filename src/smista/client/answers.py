@@ -1,0 +1,177 @@
+"""What the broker answers, as structures. Fields that a newer broker adds are passed over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from smista.core.settings import QueueSettings
+from smista.errors import BrokerError
+
+
+class Published(msgspec.Struct, frozen=True):
+    """A message that is on the broker's disk."""
+
+    id: str
+    position: int
+    """Its place in the queue: 1 is next. 0 for a duplicate."""
+    is_duplicate: bool = False
+    """It was there already, under the same deduplication id; `id` is the first one's."""
+
+
+class Routed(msgspec.Struct, frozen=True):
+    """One queue that a message reached through an exchange."""
+
+    queue: str
+    id: str = msgspec.field(name="message_id")
+    position: int
+    is_duplicate: bool = msgspec.field(default=False, name="duplicate")
+
+
+class PutSummary(msgspec.Struct):
+    """What became of many."""
+
+    accepted: int = 0
+    duplicates: int = 0
+    """Not stored, because their deduplication ids had been."""
+    refused: int = 0
+    errors: list[tuple[int, BrokerError]] = []
+    """Why, by the message's place in what was put: the first thousand."""
+
+    @property
+    def count(self) -> int:
+        return self.accepted + self.duplicates + self.refused
+
+
+class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue at one moment."""
+
+    queue: str
+    namespace: str
+    depth: int
+    """Ready, scheduled and in flight together."""
+    ready: int
+    scheduled: int
+    in_flight: int
+    dead: int
+    body_bytes: int
+    consumers: int
+    is_paused: bool
+    published_total: int
+    consumed_total: int
+    """Deliveries."""
+    acked_total: int
+    nacked_total: int
+    timed_out_total: int
+    released_total: int
+    dead_lettered_total: int
+    redriven_total: int
+    expired_total: int
+    dropped_total: int
+    purged_total: int
+    duplicates_total: int
+    rejected_total: int
+    avg_wait_time_ms: float
+    oldest_message_age_secs: float
+
+
+class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+    namespaces: list[str]
+    queues: int
+    messages: int
+    log_bytes: int
+    now_ms: int
+    refusal: str | None = None
+    """Why publishes are refused just now, if they are."""
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    name: str = msgspec.field(name="exchange")
+    kind: str
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    alternate: str | None = None
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    exchange: str
+    queue: str | None = None
+    to_exchange: str | None = None
+    key: str = ""
+    arguments: dict[str, Any] = {}
+
+
+class RouteStep(msgspec.Struct, frozen=True):
+    """This exchange sends the message there, because of this."""
+
+    exchange: str
+    via: str
+    destination_kind: str
+    destination: str
+    key: str = ""
+    arguments: dict[str, Any] = {}
+    is_missing: bool = False
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Where a message would go."""
+
+    queues: list[str]
+    is_unroutable: bool
+    steps: list[RouteStep]
+
+
+# The answers around them, one per command that has any.
+
+
+class Created(msgspec.Struct):
+    created: bool
+
+
+class Settings(msgspec.Struct):
+    settings: QueueSettings
+
+
+class QueueNames(msgspec.Struct):
+    queues: list[str]
+    after: str | None = None
+
+
+class QueueDetails(msgspec.Struct):
+    queues: list[QueueStats]
+    after: str | None = None
+
+
+class Deleted(msgspec.Struct):
+    deleted: int
+
+
+class Purged(msgspec.Struct):
+    purged: int
+
+
+class Redriven(msgspec.Struct):
+    redriven: int
+
+
+class RoutedList(msgspec.Struct):
+    routed: list[Routed]
+
+
+class Exchanges(msgspec.Struct):
+    exchanges: list[Exchange]
+
+
+class Bindings(msgspec.Struct):
+    bindings: list[Binding]
+
+
+class Nacked(msgspec.Struct):
+    action: str = ""
+
+
+class Done(msgspec.Struct):
+    success: bool = True

@@ -1,0 +1,203 @@
+"""`put_many`: any number of messages, cut into batches, several of them under way at a time.
+
+Memory is bounded by the batches under way, whatever the source holds. A source that is an async iterator is read ahead
+by one batch, so that a slow one still has its messages sent as they come.
+
+    source ──▶ Chunk, Chunk, ... ──▶ Publisher.put (waits for room) ──▶ Tally, in order of the source
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+import msgspec
+
+from smista.client.answers import Published, PutSummary
+from smista.client.publication import Publication, body_of
+from smista.client.publisher import MESSAGE_BYTES, published, raw_message
+from smista.client.session import Pending
+from smista.client.wire import BatchAnswer, PublishBatch, Result, decode_batch_answer
+from smista.errors import BrokerError
+
+ERRORS_MAX = 1_000
+
+OnProgress: TypeAlias = Callable[[int], object]
+OnResult: TypeAlias = Callable[[int, Published | BrokerError], object]
+
+
+class Chunk:
+    """Some messages in a row: bodies of one content type, or whole messages."""
+
+    __slots__ = ("bodies", "content_type", "has_own_ids", "messages", "size")
+
+    def __init__(self, content_type: str | None, *, is_plain: bool) -> None:
+        self.bodies: list[bytes] = []
+        self.messages: list[msgspec.Raw] | None = None if is_plain else []
+        self.content_type = content_type
+        self.has_own_ids = False
+        self.size = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.bodies) if self.messages is None else len(self.messages)
+
+    def payload(self, queue: str, *, brief: bool) -> PublishBatch:
+        if self.messages is None:
+            return PublishBatch(queue, bodies=self.bodies, content_type=self.content_type, brief=brief)
+        return PublishBatch(queue, messages=self.messages, brief=brief)
+
+
+class Chunker:
+    """Cuts what it is fed: a chunk is given out when it has `batch_count` messages or `batch_bytes`, or when the next
+    message is of another kind."""
+
+    def __init__(self, batch_count: int, batch_bytes: int) -> None:
+        self._batch_count = batch_count
+        self._batch_bytes = batch_bytes
+        self._chunk: Chunk | None = None
+
+    def feed(self, message: object) -> Chunk | None:
+        if type(message) is bytes:
+            return self._feed_body(message, None)
+        if isinstance(message, Publication):
+            return self._feed_publication(message)
+        return self._feed_body(*body_of(message))
+
+    def rest(self) -> Chunk | None:
+        chunk, self._chunk = self._chunk, None
+        return chunk
+
+    def _feed_body(self, body: bytes, content_type: str | None) -> Chunk | None:
+        size = len(body) + MESSAGE_BYTES
+        chunk = self._chunk
+        full = None
+        if (
+            chunk is None
+            or chunk.messages is not None
+            or chunk.content_type != content_type
+            or len(chunk.bodies) >= self._batch_count
+            or chunk.size + size > self._batch_bytes
+        ):
+            full, chunk = chunk, Chunk(content_type, is_plain=True)
+            self._chunk = chunk
+        chunk.bodies.append(body)
+        chunk.size += size
+        return full
+
+    def _feed_publication(self, publication: Publication) -> Chunk | None:
+        message = raw_message(publication)
+        size = len(memoryview(message))
+        chunk = self._chunk
+        full = None
+        if (
+            chunk is None
+            or chunk.messages is None
+            or len(chunk.messages) >= self._batch_count
+            or chunk.size + size > self._batch_bytes
+        ):
+            full, chunk = chunk, Chunk(None, is_plain=False)
+            self._chunk = chunk
+        assert chunk.messages is not None
+        chunk.messages.append(message)
+        chunk.size += size
+        chunk.has_own_ids = chunk.has_own_ids or publication.deduplication_id is not None
+        return full
+
+
+def chunks(source: Iterable[Any], batch_count: int, batch_bytes: int) -> Iterator[Chunk]:
+    chunker = Chunker(batch_count, batch_bytes)
+    for message in source:
+        if full := chunker.feed(message):
+            yield full
+    if rest := chunker.rest():
+        yield rest
+
+
+async def chunks_as_they_come(source: AsyncIterable[Any], batch_count: int, batch_bytes: int) -> AsyncIterator[Chunk]:
+    """As `chunks`, but what is there is given out when the source has nothing more just now."""
+    chunker = Chunker(batch_count, batch_bytes)
+    full: deque[Chunk] = deque()
+    has_some, is_taken = asyncio.Event(), asyncio.Event()
+
+    async def read() -> None:
+        async for message in source:
+            if chunk := chunker.feed(message):
+                full.append(chunk)
+                is_taken.clear()
+                has_some.set()
+                await is_taken.wait()
+            has_some.set()
+
+    reader = asyncio.create_task(read(), name="smista-put-many")
+    reader.add_done_callback(lambda _: has_some.set())
+    try:
+        is_over = False
+        while not is_over:
+            await has_some.wait()
+            has_some.clear()
+            is_over = reader.done()  # asked first: what it has read until then is given out below
+            while full:
+                yield full.popleft()
+                is_taken.set()
+                # The reader goes first: as long as it has more, chunks are full ones.
+                await asyncio.sleep(0)
+            if rest := chunker.rest():
+                yield rest
+        await reader  # raises what the source raised
+    finally:
+        reader.cancel()
+
+
+class Tally:
+    """Counts what becomes of the chunks, in order."""
+
+    def __init__(self, on_progress: OnProgress | None, on_result: OnResult | None) -> None:
+        self.summary = PutSummary()
+        self.is_brief = on_result is None
+        self._on_progress = on_progress
+        self._on_result = on_result
+
+    def count(self, pending: Pending, *, has_own_ids: bool) -> None:
+        """Count an answered batch; raises what the broker refused all of it with."""
+        try:
+            answer = decode_batch_answer(pending.answer.result())
+        except BrokerError as error:
+            error.add_note(f"{self.summary.accepted} messages before these were accepted.")
+            raise
+        is_ours = pending.is_resent and not has_own_ids
+        if self.is_brief:
+            self._count_brief(answer, is_ours=is_ours)
+        else:
+            for result in answer.results:
+                self._count_one(result, is_ours=is_ours)
+        if self._on_progress is not None:
+            self._on_progress(self.summary.count)
+
+    def _count_brief(self, answer: BatchAnswer, *, is_ours: bool) -> None:
+        start = self.summary.count
+        duplicates = 0 if is_ours else answer.duplicates
+        self.summary.accepted += answer.accepted - duplicates
+        self.summary.duplicates += duplicates
+        for refusal in answer.errors:
+            self._count_refused(start + refusal.index, refusal.error())
+
+    def _count_one(self, result: Result, *, is_ours: bool) -> None:
+        index = self.summary.count
+        outcome: Published | BrokerError
+        if result.error is not None:
+            outcome = result.error.error()
+            self._count_refused(index, outcome)
+        else:
+            outcome = published(result, is_ours=is_ours)
+            self.summary.duplicates += outcome.is_duplicate
+            self.summary.accepted += not outcome.is_duplicate
+        if self._on_result is not None:
+            self._on_result(index, outcome)
+
+    def _count_refused(self, index: int, error: BrokerError) -> None:
+        self.summary.refused += 1
+        if len(self.summary.errors) < ERRORS_MAX:
+            self.summary.errors.append((index, error))

@@ -1,0 +1,127 @@
+"""One WebSocket to the broker, from its opening to its end. It is never opened again: that is the session's business.
+
+Frames to be sent are queued and written by one task, so that whoever sends never waits; how much may be on its way is
+bounded by those who send (see `window.py`), not here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.typing import Subprotocol
+
+from smista.client.errors import ConnectionFailed
+from smista.client.wire import SUBPROTOCOL
+
+_CLOSE_TIMEOUT_S = 2.0
+_PING_INTERVAL_S = 20.0
+_WRITE_BYTES_MAX = 1 << 20
+_TOO_BIG = 1009
+
+
+class Connection:
+    """See the module. Make one with `open`; `receive` until it raises `EOFError`."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._outbox: deque[bytes] = deque()
+        self._has_frames = asyncio.Event()
+        self._is_closing = False
+        self._writer = asyncio.create_task(self._write(), name="smista-writer")
+        self.is_over = False
+        self.ending = ""
+        """Why it is over."""
+
+    @classmethod
+    async def open(cls, url: str, *, timeout_ms: int) -> Connection:
+        """Raises `ConnectionFailed` with a sentence that names the address and the cure."""
+        try:
+            socket = await connect(
+                url,
+                subprotocols=[Subprotocol(SUBPROTOCOL)],
+                compression=None,
+                proxy=None,
+                open_timeout=timeout_ms / 1000,
+                close_timeout=_CLOSE_TIMEOUT_S,
+                ping_interval=_PING_INTERVAL_S,
+                ping_timeout=_PING_INTERVAL_S,
+                max_size=None,
+                write_limit=_WRITE_BYTES_MAX,
+            )
+        except (OSError, TimeoutError, EOFError, InvalidHandshake, InvalidURI) as error:
+            raise _failed(url, error, timeout_ms) from None
+        if socket.subprotocol != SUBPROTOCOL:
+            await socket.close()
+            raise ConnectionFailed(f"What listens at {url} is not a Smista broker: it does not speak {SUBPROTOCOL}.")
+        return cls(socket)
+
+    def send(self, frame: bytes) -> None:
+        self._outbox.append(frame)
+        self._has_frames.set()
+
+    async def receive(self) -> bytes:
+        """The next frame; raises `EOFError` when the connection is over."""
+        try:
+            return await self._socket.recv(decode=False)
+        except ConnectionClosed as closed:
+            self.end(_told(closed))
+            raise EOFError(self.ending) from None
+
+    @property
+    def is_refusing_size(self) -> bool:
+        """Whether the broker ended it because a frame was larger than it takes."""
+        return self._socket.close_code == _TOO_BIG
+
+    def end(self, why: str) -> None:
+        """Give it up at once; what is still to be sent is not."""
+        if not self.is_over:
+            self.is_over = True
+            self.ending = why
+            self._writer.cancel()
+            if not self._socket.transport.is_closing():
+                self._socket.transport.abort()
+
+    async def close(self) -> None:
+        """Send what is to be sent, and end it in order."""
+        self._is_closing = True
+        self._has_frames.set()
+        await asyncio.wait({self._writer}, timeout=_CLOSE_TIMEOUT_S)
+        await self._socket.close()
+        self.end("it was closed")
+
+    async def _write(self) -> None:
+        outbox = self._outbox
+        try:
+            while outbox or not self._is_closing:
+                await self._has_frames.wait()
+                self._has_frames.clear()
+                while outbox:
+                    await self._socket.send(outbox.popleft())
+        except ConnectionClosed:
+            pass  # `receive` hears of it too, and tells why
+
+
+def _failed(url: str, error: Exception, timeout_ms: int) -> ConnectionFailed:
+    if isinstance(error, InvalidStatus):
+        status = error.response.status_code
+        return ConnectionFailed(
+            f"What listens at {url} answered {status} to the opening of a stream: it is still starting, "
+            "has too many connections, or is not a Smista broker."
+        )
+    if isinstance(error, TimeoutError):
+        problem = f"no answer within {timeout_ms} ms"
+    else:
+        problem = str(error) or type(error).__name__
+    return ConnectionFailed(
+        f"No broker can be reached at {url} ({problem}): is it running? Start it with `smista serve`."
+    )
+
+
+def _told(closed: ConnectionClosed) -> str:
+    received = closed.rcvd
+    if received is None:
+        return "the connection broke"
+    return f"the broker closed the connection ({received.code}{' ' + received.reason if received.reason else ''})"

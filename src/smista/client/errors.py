@@ -1,0 +1,71 @@
+"""What can go wrong between a program and its broker.
+
+    BrokerError
+    ├── ConnectionFailed     nobody answers at the address, or not as a broker does
+    ├── ConnectionLost       the connection broke while this was in flight: it may or may not have happened
+    ├── ClientClosed         the client was closed, or belongs to another process
+    ├── ServerError          an error of the broker's that this client does not know; `code` is the broker's
+    └── WorkerNotFound       `smista worker module:app` names no worker
+
+What the broker refuses arrives as the class that the broker itself raised, found by its code: `QueueNotFound` is
+`smista.core.errors.QueueNotFound` on both sides. Only the sentence travels, so attributes such as
+`ExchangeNotFound.exchange` are not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from smista.core import errors as core_errors
+from smista.core.exchanges import errors as exchange_errors
+from smista.engine import errors as engine_errors
+from smista.errors import BrokerError
+
+
+class ConnectionFailed(BrokerError):
+    code: ClassVar[str] = "connection_failed"
+
+
+class ConnectionLost(BrokerError):
+    code: ClassVar[str] = "connection_lost"
+
+
+class ClientClosed(BrokerError):
+    code: ClassVar[str] = "client_closed"
+
+
+class ServerError(BrokerError):
+    code: ClassVar[str] = "server_error"
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        # Each error has its code in its class; here it is known only now.
+        self.__dict__["code"] = code
+
+
+class WorkerNotFound(BrokerError):
+    code: ClassVar[str] = "worker_not_found"
+
+
+_MODULES = (core_errors.__name__, exchange_errors.__name__, engine_errors.__name__)
+
+
+def _descendants(error: type[BrokerError]) -> Iterator[type[BrokerError]]:
+    for child in error.__subclasses__():
+        yield child
+        yield from _descendants(child)
+
+
+_BY_CODE = {error.code: error for error in _descendants(BrokerError) if error.__module__ in _MODULES}
+
+
+def error_from(code: str, message: str) -> BrokerError:
+    """The broker's error as an exception of the class the broker knows it by."""
+    known = _BY_CODE.get(code)
+    if known is None:
+        return ServerError(code, message)
+    # Their constructors make the sentence out of its parts; here it is made already.
+    error = known.__new__(known, message)
+    assert isinstance(error, BrokerError)
+    return error

@@ -1,0 +1,94 @@
+"""A message as a program hands it in."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from smista.core.errors import InvalidArgument
+
+JSON = "application/json"
+encode_json = msgspec.json.Encoder().encode
+
+
+class Properties(TypedDict, total=False):
+    """What may be said of a message beside its body."""
+
+    priority: int | None
+    delay_ms: int | None
+    deliver_at_ms: int | None
+    """Wins over `delay_ms`."""
+    ttl_ms: int | None
+    group: str | None
+    deduplication_id: str | None
+    max_retries: int | None
+    headers: dict[str, Any] | None
+    content_type: str | None
+    content_encoding: str | None
+    correlation_id: str | None
+    reply_to: str | None
+    type: str | None
+    app_id: str | None
+    user_id: str | None
+    external_id: str | None
+    timestamp_ms: int | None
+
+
+class Publication(msgspec.Struct, omit_defaults=True):
+    """One message for `put_many`, where it needs more than a body: `Publication({"order": 7}, priority=9)`.
+
+    `message` is any JSON-able value, stored as JSON with that content type, or bytes, stored as they are; or give the
+    bytes as `body`. What is None is left to the queue.
+    """
+
+    message: Any = UNSET
+    body: bytes | UnsetType = UNSET
+    priority: int | None = None
+    delay_ms: int | None = None
+    deliver_at_ms: int | None = None
+    ttl_ms: int | None = None
+    group: str | None = None
+    deduplication_id: str | None = None
+    max_retries: int | None = None
+    headers: dict[str, Any] | None = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    type: str | None = None
+    app_id: str | None = None
+    user_id: str | None = None
+    external_id: str | None = None
+    timestamp_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        # Only the body travels.
+        self.body, said = body_of(self.message, self.body)
+        self.content_type = self.content_type or said
+        self.message = UNSET
+
+
+def body_of(message: object, body: object = UNSET) -> tuple[bytes, str | None]:
+    """The bytes to be stored, and the content type that follows; raises `InvalidArgument`."""
+    if message is UNSET:
+        if body is UNSET or body is None:
+            raise InvalidArgument("A message needs a `message` or a `body`; give one of them.")
+        return _bytes(body), None
+    if body is not UNSET and body is not None:
+        raise InvalidArgument("Both `message` and `body` are given; give one of them.")
+    if isinstance(message, bytes | bytearray | memoryview):
+        return _bytes(message), None
+    try:
+        return encode_json(message), JSON
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise InvalidArgument(f"The message cannot be written as JSON: {error}. Give bytes as `body`.") from None
+
+
+def _bytes(body: object) -> bytes:
+    if type(body) is bytes:
+        return body
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise InvalidArgument(f"A body is bytes, not {type(body).__name__}; give other things as `message`.")
+    return bytes(body)

@@ -1,0 +1,124 @@
+"""Calls that publish."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, Iterable, Sequence
+from typing import Any, Unpack
+
+from msgspec import UNSET
+
+from smista.client.answers import Published, PutSummary, Routed, RoutedList
+from smista.client.bulk import Chunk, OnProgress, OnResult, Tally, chunks, chunks_as_they_come
+from smista.client.calls import Calls
+from smista.client.publication import Properties, Publication, body_of
+from smista.client.publisher import BATCH_BYTES, BATCH_COUNT, Publisher
+from smista.client.session import Pending
+from smista.core.settings import check_text
+
+
+class PublishingCalls(Calls):
+    _publisher: Publisher
+
+    async def publish(
+        self, queue: str, message: Any = UNSET, *, body: bytes | None = None, **properties: Unpack[Properties]
+    ) -> Published:
+        """Publish a message to a queue; returns when it is on the broker's disk.
+
+        `message` is any JSON-able value, stored as JSON, or bytes, stored as they are; or give bytes as `body`. What is
+        published in the same turn of the event loop to the same queue travels together. After a break it is sent again,
+        and stored once; see `deduplicate`.
+        """
+        check_text("queue", queue)
+        if properties:
+            given = UNSET if body is None else body
+            return await self._publisher.publish_message(queue, Publication(message, given, **properties))
+        return await self._publisher.publish(queue, *body_of(message, body))
+
+    async def put_many(
+        self,
+        queue: str,
+        messages: Iterable[Any] | AsyncIterable[Any],
+        *,
+        batch_count: int = BATCH_COUNT,
+        batch_bytes: int = BATCH_BYTES,
+        on_progress: OnProgress | None = None,
+        on_result: OnResult | None = None,
+    ) -> PutSummary:
+        """Publish any number of messages, in batches, several of them under way at a time; in order.
+
+        Each is bytes, a JSON-able value, or a `Publication` where it needs properties of its own. `on_progress` is
+        called with the number of messages done so far, `on_result` for each message with its place and what became of
+        it. A message that is refused does not keep the others out; it is in the summary's `errors`. What refuses all of
+        them (`QueueNotFound`, `LowDisk`, ...) is raised; how many had been accepted stands in a note of the error.
+        """
+        check_text("queue", queue)
+        tally = Tally(on_progress, on_result)
+        under_way: deque[tuple[Pending, bool]] = deque()
+
+        async def put(chunk: Chunk) -> None:
+            payload = chunk.payload(queue, brief=tally.is_brief)
+            under_way.append((await self._publisher.put(payload, chunk.count, chunk.size), chunk.has_own_ids))
+            await asyncio.sleep(0)  # or nothing would leave before the window is full
+            while under_way and under_way[0][0].answer.done():
+                pending, has_own_ids = under_way.popleft()
+                tally.count(pending, has_own_ids=has_own_ids)
+
+        try:
+            if isinstance(messages, AsyncIterable):
+                async for chunk in chunks_as_they_come(messages, batch_count, batch_bytes):
+                    await put(chunk)
+            else:
+                for chunk in chunks(messages, batch_count, batch_bytes):
+                    await put(chunk)
+            while under_way:
+                pending, has_own_ids = under_way.popleft()
+                await asyncio.wait({pending.answer})
+                tally.count(pending, has_own_ids=has_own_ids)
+        finally:
+            for pending, _ in under_way:
+                # After an error nobody asks for these any more.
+                pending.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+        return tally.summary
+
+    async def put_chunk(self, queue: str, chunk: Chunk, *, brief: bool) -> Pending:
+        """Send one batch of a `put_many` that another thread drives; returns when it is answered."""
+        pending = await self._publisher.put(chunk.payload(queue, brief=brief), chunk.count, chunk.size)
+        await asyncio.wait({pending.answer})
+        return pending
+
+    async def publish_to_exchange(
+        self,
+        exchange: str,
+        routing_key: str,
+        message: Any = UNSET,
+        *,
+        body: bytes | None = None,
+        extra_keys: Sequence[str] = (),
+        **properties: Unpack[Properties],
+    ) -> list[Routed]:
+        """Publish through an exchange; returns the queues it reached, none when no binding matched.
+
+        Stored in every queue it leads to, or in none.
+        """
+        publication = Publication(message, UNSET if body is None else body, **properties)
+        publication.deduplication_id = publication.deduplication_id or self._publisher.new_id()
+        fields = {
+            name: value for name in publication.__struct_fields__ if (value := getattr(publication, name)) is not UNSET
+        }
+        answer = await self._ask(
+            "exchange.publish",
+            RoutedList,
+            is_repeatable=publication.deduplication_id is not None,
+            exchange=exchange,
+            routing_key=routing_key,
+            extra_keys=extra_keys,
+            **fields,
+        )
+        return answer.routed
+
+    async def send_message(self, queue: str, body: bytes, priority: int | None = None, delay_seconds: float = 0) -> str:
+        """`publish` by another name: returns the message's id."""
+        delay_ms = round(delay_seconds * 1000) or None
+        return (await self.publish(queue, body=body, priority=priority, delay_ms=delay_ms)).id

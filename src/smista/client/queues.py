@@ -1,0 +1,145 @@
+"""Calls about queues as a whole, and about the broker."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict, Unpack
+
+import msgspec
+
+from smista.client.answers import (
+    BrokerInfo,
+    Created,
+    Deleted,
+    Done,
+    Purged,
+    QueueDetails,
+    QueueNames,
+    QueueStats,
+    Settings,
+)
+from smista.client.calls import Calls
+from smista.core.settings import Backoff, DeadLetterMode, DeduplicationScope, Overflow, PriorityPolicy, QueueSettings
+
+
+class SettingsGiven(TypedDict, total=False):
+    """Some settings of a queue, by the names of `QueueSettings`; their meaning and defaults are in docs/queues.md."""
+
+    lease_ms: int
+    max_retries: int | None
+    retry_backoff: Backoff | Literal["none", "linear", "exponential"]
+    retry_base_ms: int
+    retry_cap_ms: int
+    retry_jitter: float
+    backoff_on_timeout: bool
+    dead_letter: DeadLetterMode | Literal["move", "park", "drop"]
+    dead_letter_queue: str | None
+    dead_letter_exchange: str | None
+    dead_letter_routing_key: str | None
+    dead_letter_max_depth: int | None
+    max_depth: int | None
+    max_bytes: int | None
+    body_bytes_max: int | None
+    limit_ready_only: bool
+    overflow: Overflow | Literal["reject", "drop-oldest", "dead-letter-oldest"]
+    message_ttl_ms: int | None
+    retention_ms: int | None
+    delay_ms: int
+    durable: bool
+    prefetch: int
+    max_prefetch: int
+    dedup_window_ms: int
+    dedup_by_body: bool
+    dedup_scope: DeduplicationScope | Literal["queue", "group"]
+    rate_limit: float | None
+    ordered: bool
+    max_priority: int
+    default_priority: int
+    clamp_priority: bool
+    priority_policy: PriorityPolicy | Literal["strict", "weighted"]
+    single_active_consumer: bool
+    expires_ms: int | None
+    annotations: tuple[tuple[str, str], ...]
+
+
+class QueueCalls(Calls):
+    async def declare_queue(
+        self, name: str, settings: QueueSettings | None = None, **given: Unpack[SettingsGiven]
+    ) -> bool:
+        """Make a queue, or see that it is there with these settings; returns whether it is new.
+
+        Settings come as a `QueueSettings`, by name, or both, in which case the names win. Raises `QueueDiffers` when
+        the queue is there with others.
+        """
+        said = _said(settings, given)
+        created = await self._ask("queue.declare", Created, is_repeatable=True, queue=name, settings=said)
+        return created.created
+
+    async def create_queue(
+        self, name: str, settings: QueueSettings | None = None, **given: Unpack[SettingsGiven]
+    ) -> bool:
+        """As `declare_queue`, with the defaults of the Synap specification: priorities 0 to 9, 5 where none is given,
+        and at most 100,000 messages."""
+        said = _said(settings, given)
+        created = await self._ask("queue.create", Created, is_repeatable=True, queue=name, settings=said)
+        return created.created
+
+    async def alter_queue(self, name: str, **given: Unpack[SettingsGiven]) -> QueueSettings:
+        """Change these settings of a queue; returns all of them."""
+        said = _said(None, given)
+        answer = await self._ask("queue.alter", Settings, is_repeatable=True, queue=name, settings=said)
+        return answer.settings
+
+    async def queue_settings(self, name: str) -> QueueSettings:
+        return (await self._ask("queue.settings", Settings, is_repeatable=True, queue=name)).settings
+
+    async def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Delete a queue; returns how many messages went with it."""
+        answer = await self._ask("queue.delete", Deleted, queue=name, if_empty=if_empty, if_unused=if_unused)
+        return answer.deleted
+
+    async def purge(self, name: str, *, ready_only: bool = False) -> int:
+        """Remove what is in a queue now; returns how many messages that was."""
+        return (await self._ask("queue.purge", Purged, queue=name, ready_only=ready_only)).purged
+
+    async def pause(self, name: str) -> None:
+        """Hand out nothing from a queue until it is resumed; publishing goes on."""
+        await self._ask("queue.pause", Done, is_repeatable=True, queue=name)
+
+    async def resume(self, name: str) -> None:
+        await self._ask("queue.resume", Done, is_repeatable=True, queue=name)
+
+    async def queues(self, *, prefix: str = "") -> list[str]:
+        """The names of all queues, or of those whose names begin so, in order."""
+        names: list[str] = []
+        after: str | None = None
+        while True:
+            page = await self._ask("queue.list", QueueNames, is_repeatable=True, prefix=prefix, after=after)
+            names += page.queues
+            after = page.after
+            if after is None:
+                return names
+
+    async def all_stats(self, *, prefix: str = "") -> list[QueueStats]:
+        """The statistics of all queues, or of those whose names begin so, in order of their names."""
+        found: list[QueueStats] = []
+        after: str | None = None
+        while True:
+            page = await self._ask(
+                "queue.list", QueueDetails, is_repeatable=True, prefix=prefix, after=after, details=True
+            )
+            found += page.queues
+            after = page.after
+            if after is None:
+                return found
+
+    async def stats(self, name: str) -> QueueStats:
+        return await self._ask("queue.stats", QueueStats, is_repeatable=True, queue=name)
+
+    async def info(self) -> BrokerInfo:
+        """What the broker is and holds."""
+        return await self._ask("broker.info", BrokerInfo, is_repeatable=True)
+
+
+def _said(settings: QueueSettings | None, given: SettingsGiven) -> dict[str, Any]:
+    """All of a `QueueSettings`, those at their defaults too, and over it what was given by name."""
+    return {**({} if settings is None else msgspec.structs.asdict(settings)), **given}

@@ -1,0 +1,320 @@
+"""Keeps a program connected to its broker: requests go in, answers come out, and breaks in between are dealt with here.
+
+    idle ──(a request, a subscription)──▶ connecting ──▶ connected ──(break)──▶ connecting ──▶ ...
+      ▲                                       │                                     │
+      └──── given up: everybody is told ◀─────┴──── nobody needs a connection ◀─────┘
+
+What a break does to a request that was sent and not answered depends on what it asks. One that may be repeated (it
+reads, or the broker recognises it, as a batch by its id) is sent again, the same bytes under the same number, before
+anything newer. Any other fails with `ConnectionLost`, since nobody can tell whether it happened. What had not been sent
+waits. A broker that says it is going away counts as a break.
+
+The first connection is tried once, so that a wrong address is heard of at once; from then on the broker is known to be
+there, and is sought for `retry_for_ms`, with a back-off that ends when a connection has proved good by an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from smista.client.address import stream_url
+from smista.client.backoff import Backoff
+from smista.client.connection import Connection
+from smista.client.errors import ClientClosed, ConnectionFailed, ConnectionLost
+from smista.client.wire import ErrorBody, Frame, Request, decode_frame, encode
+from smista.core.errors import InvalidArgument, MessageTooLarge
+from smista.errors import BrokerError
+
+T = TypeVar("T")
+logger = logging.getLogger("smista.client")
+
+GOING_AWAY = frozenset({"broker_closed", "broker_stopped", "outcome_unknown"})
+"""What a broker answers that will confirm nothing any more: ask the next one."""
+
+
+class Feed(Protocol):
+    """A subscription, as the session sees it."""
+
+    def opened(self, connection: Connection) -> None:
+        """There is a new connection: subscribe on it."""
+
+    def pushed(self, frame: Frame) -> None: ...
+
+    def broken(self) -> None:
+        """The connection is gone, and with it whatever it had delivered."""
+
+    def failed(self, error: BrokerError) -> None:
+        """There will be no other connection."""
+
+
+class Pending:
+    """A request that has no answer yet."""
+
+    __slots__ = ("answer", "frame", "is_repeatable", "is_resent", "is_sent")
+
+    def __init__(self, frame: bytes, answer: asyncio.Future[msgspec.Raw], *, is_repeatable: bool) -> None:
+        self.frame = frame
+        self.answer = answer
+        self.is_repeatable = is_repeatable
+        self.is_sent = False
+        self.is_resent = False
+
+
+class Session:
+    def __init__(self, address: str | None, *, connect_timeout_ms: int, retry_for_ms: int | None) -> None:
+        self._url = stream_url(address)
+        self._connect_timeout_ms = connect_timeout_ms
+        self._retry_for_ms = retry_for_ms
+        self._request_ids = itertools.count(1)
+        self._pending: dict[int, Pending] = {}
+        self._feeds: dict[Feed, None] = {}
+        self._by_number: dict[int, Feed] = {}
+        """The subscriptions of the present connection."""
+        self._early: dict[int, list[Frame]] = {}
+        """What was pushed to a subscription before the answer that tells its number."""
+        self._connection: Connection | None = None
+        self._runner: asyncio.Task[None] | None = None
+        self._connecting: list[asyncio.Future[None]] = []
+        self._backoff = Backoff()
+        self._down_since_s: float | None = None
+        self._has_connected = False
+        self._is_closed = False
+
+    @property
+    def connection(self) -> Connection | None:
+        connection = self._connection
+        return None if connection is None or connection.is_over else connection
+
+    # -- for callers --------------------------------------------------------------------------------------------------
+
+    async def connect(self, retry_for_ms: int | None) -> None:
+        """Return when there is a connection; raises `ConnectionFailed` when there was none for so long."""
+        self.check_open()
+        if self.connection is None:
+            connected = asyncio.get_running_loop().create_future()
+            self._connecting.append(connected)
+            self._start(retry_for_ms)
+            await connected
+
+    def request(self, command: str, payload: object, *, is_repeatable: bool) -> Pending:
+        """Send a request, now or when there is a connection; raises `InvalidArgument` for what cannot be encoded."""
+        self.check_open()
+        request_id = next(self._request_ids)
+        try:
+            frame = encode(Request(request_id, command, payload))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidArgument(f"What was given to {command} cannot be sent: {error}.") from None
+        pending = Pending(frame, asyncio.get_running_loop().create_future(), is_repeatable=is_repeatable)
+        self._pending[request_id] = pending
+        if (connection := self.connection) is not None:
+            pending.is_sent = True
+            connection.send(frame)
+        else:
+            self._start(self._retry_for_ms if self._has_connected else 0)
+        return pending
+
+    async def call(
+        self, command: str, payload: object, decode: Callable[[msgspec.Raw], T], *, is_repeatable: bool
+    ) -> T:
+        return decode(await self.request(command, payload, is_repeatable=is_repeatable).answer)
+
+    def add_feed(self, feed: Feed) -> None:
+        self.check_open()
+        self._feeds[feed] = None
+        if (connection := self.connection) is not None:
+            feed.opened(connection)
+        else:
+            self._start(self._retry_for_ms if self._has_connected else 0)
+
+    def name_feed(self, feed: Feed, number: int) -> None:
+        """The broker calls this subscription `number` on the present connection."""
+        self._by_number[number] = feed
+        for frame in self._early.pop(number, ()):
+            feed.pushed(frame)
+
+    def remove_feed(self, feed: Feed) -> None:
+        self._feeds.pop(feed, None)
+
+    def drop(self, why: str) -> None:
+        """Give up the present connection and look for another."""
+        if self._connection is not None:
+            self._connection.end(why)
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._give_up(ClientClosed("The client was closed."))
+        runner, connection = self._runner, self._connection
+        if connection is not None:
+            await connection.close()
+        if runner is not None:
+            runner.cancel()
+            await asyncio.wait({runner})
+
+    def check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("The client was closed; make a new one.")
+
+    # -- connecting ---------------------------------------------------------------------------------------------------
+
+    def _start(self, retry_for_ms: int | None) -> None:
+        if self._runner is None:
+            self._runner = asyncio.create_task(self._run(retry_for_ms), name="smista-session")
+
+    async def _run(self, retry_for_ms: int | None) -> None:
+        try:
+            while self._pending or self._feeds or self._connecting:
+                connection = await self._open(retry_for_ms)
+                retry_for_ms = self._retry_for_ms
+                self._attach(connection)
+                await self._read(connection)
+                self._detach(connection)
+        except ConnectionFailed as failure:
+            self._give_up(failure)
+        except Exception as fault:
+            # Ours; but nobody may be left waiting because of it.
+            self._give_up(ConnectionLost(f"The client failed: {fault!r}."))
+            raise
+        finally:
+            self._runner = None
+            self._down_since_s = None
+            self._backoff.reset()
+
+    async def _open(self, retry_for_ms: int | None) -> Connection:
+        """A connection, or `ConnectionFailed` when there was none for `retry_for_ms` since the last good one."""
+        failure: ConnectionFailed | None = None
+        while True:
+            if self._down_since_s is not None:
+                wait_s = self._backoff.next_s()
+                down_s = time.monotonic() - self._down_since_s + wait_s
+                if retry_for_ms is not None and down_s > retry_for_ms / 1000:
+                    raise failure or ConnectionFailed(f"Connections to {self._url} keep breaking before an answer.")
+                await asyncio.sleep(wait_s)
+            try:
+                return await Connection.open(self._url, timeout_ms=self._connect_timeout_ms)
+            except ConnectionFailed as problem:
+                if failure is None and retry_for_ms != 0:
+                    logger.warning("%s Trying again.", problem)
+                failure = problem
+                self._down_since_s = self._down_since_s or time.monotonic()
+
+    def _attach(self, connection: Connection) -> None:
+        if self._has_connected:
+            logger.info("Connected to %s again.", self._url)
+        self._connection = connection
+        self._has_connected = True
+        self._forget_abandoned()
+        for pending in self._pending.values():
+            pending.is_resent = pending.is_resent or pending.is_sent
+            pending.is_sent = True
+            connection.send(pending.frame)
+        for feed in list(self._feeds):
+            feed.opened(connection)
+        for connected in self._connecting:
+            if not connected.done():
+                connected.set_result(None)
+        self._connecting.clear()
+
+    def _detach(self, connection: Connection) -> None:
+        if self._is_closed:
+            return
+        logger.warning("Lost the connection to %s: %s.", self._url, connection.ending)
+        self._connection = None
+        self._by_number.clear()
+        self._early.clear()
+        if self._down_since_s is None:
+            self._down_since_s = time.monotonic()
+        self._forget_abandoned()
+        if connection.is_refusing_size and self._pending:
+            # One was too large for the broker, so the largest was; sent again, it would break every connection.
+            request_id = max(self._pending, key=lambda request_id: len(self._pending[request_id].frame))
+            size = len(self._pending[request_id].frame)
+            self._fail(
+                request_id, MessageTooLarge(f"The broker refused a request of {size} bytes; send less at a time.")
+            )
+        for request_id, pending in list(self._pending.items()):
+            if not pending.is_repeatable and pending.is_sent:
+                self._fail(request_id, _lost(connection))
+        for feed in list(self._feeds):
+            feed.broken()
+
+    def _give_up(self, error: BrokerError) -> None:
+        for request_id in list(self._pending):
+            self._fail(request_id, error)
+        for feed in list(self._feeds):
+            feed.failed(error)
+        self._feeds.clear()
+        for connected in self._connecting:
+            if not connected.done():
+                connected.set_exception(error)
+        self._connecting.clear()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def _read(self, connection: Connection) -> None:
+        try:
+            while True:
+                data = await connection.receive()
+                try:
+                    frame = decode_frame(data)
+                except msgspec.DecodeError as error:
+                    connection.end(f"it carried what cannot be read: {error}")
+                    continue
+                self._take(connection, frame)
+        except EOFError:
+            return
+
+    def _take(self, connection: Connection, frame: Frame) -> None:
+        if frame.subscription is not None:
+            feed = self._by_number.get(frame.subscription)
+            if feed is not None:
+                feed.pushed(frame)
+            else:
+                self._early.setdefault(frame.subscription, []).append(frame)
+        elif frame.id is None:
+            self._refused_unread(frame.error)
+        elif (pending := self._pending.get(frame.id)) is not None:
+            error = frame.error
+            if error is not None and error.code in GOING_AWAY and pending.is_repeatable:
+                connection.end(f"the broker is going away: {error.message}")
+                return
+            del self._pending[frame.id]
+            if pending.answer.done():
+                return  # whoever asked was cancelled
+            if error is not None:
+                pending.answer.set_exception(error.error())
+            else:
+                pending.answer.set_result(frame.result)
+        self._down_since_s = None
+        self._backoff.reset()
+
+    def _refused_unread(self, error: ErrorBody | None) -> None:
+        """The broker could not even read a request's number, so it may have been any of them."""
+        assert error is not None
+        for request_id, pending in list(self._pending.items()):
+            if pending.is_sent:
+                self._fail(request_id, error.error())
+
+    def _fail(self, request_id: int, error: BrokerError) -> None:
+        pending = self._pending.pop(request_id)
+        if not pending.answer.done():
+            pending.answer.set_exception(error)
+
+    def _forget_abandoned(self) -> None:
+        for request_id, pending in list(self._pending.items()):
+            if pending.answer.done():
+                del self._pending[request_id]
+
+
+def _lost(connection: Connection) -> ConnectionLost:
+    return ConnectionLost(
+        f"This was under way when the connection was lost ({connection.ending}): it may or may not have happened."
+    )

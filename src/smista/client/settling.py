@@ -1,0 +1,224 @@
+"""Ends deliveries: acknowledge, nack, release; and extends their leases.
+
+What is settled in one turn of the loop goes out as one request, with one future for all of it. Pushed deliveries are
+named by tags, which are void once their connection is gone: the broker has put those messages back by then, so settling
+one is `StaleReceipt`, and nothing is sent. Received deliveries are named by receipts, which outlive connections: what
+had no answer when a connection broke is sent again, and if the receipt is stale by then, nobody knows who made it so.
+
+Two ways to settle: `settle` waits for the broker and raises what it says; `settle_soon` does not wait, which is as fast
+as messages come, and what goes wrong is logged, because the message comes again and there is nothing else to do. From
+other threads, `settle_from_thread` is the second way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import NamedTuple, TypeAlias
+
+from smista.client.connection import Connection
+from smista.client.errors import ConnectionLost
+from smista.client.portal import call_on
+from smista.client.session import Pending, Session
+from smista.client.wire import Settle, decode_settle_answer
+from smista.core.errors import StaleReceipt
+from smista.errors import BrokerError
+
+logger = logging.getLogger("smista.client")
+Name: TypeAlias = int | str
+Failures: TypeAlias = dict[int, BrokerError]
+"""By place in the batch, what had no effect."""
+
+
+class Settling(NamedTuple):
+    """What shall become of a delivery."""
+
+    command: str
+    requeue: bool = True
+    delay_ms: int | None = None
+    error: str = ""
+    lease_ms: int | None = None
+
+
+ACK = Settling("ack")
+RELEASE = Settling("release")
+
+
+class _Batch:
+    __slots__ = ("done", "names", "waited_for")
+
+    def __init__(self, done: asyncio.Future[Failures]) -> None:
+        self.names: list[Name] = []
+        self.done = done
+        self.waited_for: set[int] = set()
+        """The places that somebody waits for, who will hear of a failure."""
+
+
+class Settler:
+    """See the module. One for the deliveries of a subscription on a connection, one for all received ones."""
+
+    def __init__(self, session: Session) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._session = session
+        self._open: dict[Settling, _Batch] = {}
+        """What goes out at the end of this turn."""
+        self._unanswered: set[asyncio.Future[Failures]] = set()
+        self._from_threads: deque[tuple[Settling, Name]] = deque()
+        self._is_woken = False
+        self._first_error: BrokerError | None = None
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the broker has taken back what this settles."""
+        return False
+
+    async def settle(self, how: Settling, name: Name) -> None:
+        """Return when it is durable; raises what the broker says against it."""
+        batch = self._add(how, name)
+        place = len(batch.names) - 1
+        batch.waited_for.add(place)
+        # Shared by all of the batch: one that is cancelled must not cancel the others.
+        failures = await asyncio.shield(batch.done)
+        if place in failures:
+            raise failures[place]
+
+    def settle_soon(self, how: Settling, name: Name) -> None:
+        self._add(how, name)
+
+    def settle_from_thread(self, how: Settling, name: Name) -> None:
+        self._from_threads.append((how, name))
+        # Appended first, looked at second; the loop clears the mark first and empties second. So nothing is left lying.
+        if not self._is_woken:
+            self._is_woken = True
+            call_on(self.loop, self._take_from_threads)
+
+    async def settled(self) -> None:
+        """Return when all that was settled so far is durable; raises the first failure that nobody has heard of."""
+        self.flush()
+        while self._unanswered:
+            await asyncio.wait(self._unanswered)
+        error, self._first_error = self._first_error, None
+        if error is not None:
+            raise error
+
+    def flush(self) -> None:
+        """Send what was settled in this turn."""
+        self._take_from_threads()
+        batches, self._open = self._open, {}
+        # Extensions first: what is extended and then acked in one turn must not arrive the other way round.
+        for how in sorted(batches, key=lambda how: how.command != "extend"):
+            self._send(how, batches[how])
+
+    def _add(self, how: Settling, name: Name) -> _Batch:
+        batch = self._open.get(how)
+        if batch is None:
+            if not self._open:
+                self.loop.call_soon(self.flush)
+            batch = self._open[how] = self._new_batch()
+        batch.names.append(name)
+        return batch
+
+    def _new_batch(self) -> _Batch:
+        batch = _Batch(self.loop.create_future())
+        batch.done.add_done_callback(lambda _: self._answered(batch))
+        self._unanswered.add(batch.done)
+        return batch
+
+    def _take_from_threads(self) -> None:
+        self._is_woken = False
+        arrived = self._from_threads
+        while arrived:
+            self._add(*arrived.popleft())
+
+    def _send(self, how: Settling, batch: _Batch) -> None:
+        try:
+            pending = self._request(how, batch.names)
+        except BrokerError as error:
+            batch.done.set_result(dict.fromkeys(range(len(batch.names)), error))
+            return
+        pending.answer.add_done_callback(lambda _: batch.done.set_result(_failures(pending, len(batch.names))))
+
+    def _answered(self, batch: _Batch) -> None:
+        self._unanswered.discard(batch.done)
+        failures = batch.done.result()
+        if failures:
+            unheard = [error for place, error in failures.items() if place not in batch.waited_for]
+            if unheard:
+                self._first_error = self._first_error or unheard[0]
+                logger.warning("%d deliveries could not be settled: %s", len(unheard), unheard[0])
+
+    def _request(self, how: Settling, names: list[Name]) -> Pending:
+        raise NotImplementedError
+
+
+_UP_TO = Settling("ack up to")
+
+
+class TagSettler(Settler):
+    """Settles what one connection delivered to one subscription."""
+
+    def __init__(self, session: Session, connection: Connection, queue: str) -> None:
+        super().__init__(session)
+        self._connection = connection
+        self._queue = queue
+
+    @property
+    def is_void(self) -> bool:
+        return self._session.connection is not self._connection
+
+    def ack_up_to(self, tag: int) -> None:
+        """Acknowledge it and everything delivered before it, soon."""
+        self.flush()
+        batch = self._new_batch()
+        batch.names.append(tag)
+        self._send(_UP_TO, batch)
+
+    def _request(self, how: Settling, names: list[Name]) -> Pending:
+        if self.is_void:
+            raise StaleReceipt(
+                f"The connection that delivered this from queue {self._queue!r} is gone, and the broker has put the "
+                "message back: it comes again."
+            )
+        if how is _UP_TO:
+            return self._session.request("ack", Settle(up_to=names[0]), is_repeatable=False)
+        return self._session.request(how.command, _payload(how, tags=names), is_repeatable=False)
+
+
+class ReceiptSettler(Settler):
+    """Settles what was received, by receipts."""
+
+    def _request(self, how: Settling, names: list[Name]) -> Pending:
+        return self._session.request(f"queue.{how.command}", _payload(how, receipts=names), is_repeatable=True)
+
+
+def _payload(how: Settling, *, tags: list[Name] | None = None, receipts: list[Name] | None = None) -> Settle:
+    return Settle(
+        tags=tags,
+        receipts=receipts,
+        requeue=how.requeue,
+        delay_ms=how.delay_ms,
+        error=how.error,
+        lease_ms=how.lease_ms,
+    )
+
+
+def _failures(pending: Pending, count: int) -> Failures:
+    """What an answer says against each of `count` deliveries."""
+    error = pending.answer.exception()
+    if error is not None:
+        assert isinstance(error, BrokerError)
+        return dict.fromkeys(range(count), error)
+    results = decode_settle_answer(pending.answer.result()).results or ()
+    failures = {place: result.error.error() for place, result in enumerate(results) if result and result.error}
+    if pending.is_resent:
+        failures = {place: _in_doubt(error) for place, error in failures.items()}
+    return failures
+
+
+def _in_doubt(error: BrokerError) -> BrokerError:
+    if not isinstance(error, StaleReceipt):
+        return error
+    return ConnectionLost(
+        f"The connection was lost, so this was sent twice; the first time may have counted. ({error})"
+    )

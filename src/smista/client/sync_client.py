@@ -1,0 +1,222 @@
+"""The client for programs without an event loop: `AsyncClient` on a loop in a thread of its own.
+
+    with Client("http://127.0.0.1:9324") as client:
+        client.declare_queue("orders")
+        client.publish("orders", {"pizza": "margherita"})
+        for delivery in client.subscribe("orders"):
+            with delivery:
+                print(delivery.json())
+
+Any number of threads may share one. What they publish and ack at the same time travels together. It does not survive a
+fork: make a new one in the child.
+
+Most calls are those of `AsyncClient`, waited for; their parameters and types are taken from there, so they are written
+down once.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from smista.client.answers import PutSummary
+from smista.client.async_client import AsyncClient
+from smista.client.bulk import OnProgress, OnResult, Tally, chunks
+from smista.client.message import SyncDelivery
+from smista.client.pages import Pages
+from smista.client.portal import Portal, wait_for
+from smista.client.publisher import BATCH_BYTES, BATCH_COUNT
+from smista.client.session import Pending
+from smista.client.sync_subscription import SyncPages, SyncSubscription
+from smista.core.settings import check_text
+from smista.errors import BrokerError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_BATCHES_UNDER_WAY_MAX = 32
+_Waited = Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]
+
+
+def _waited(call: _Waited[P, T]) -> Callable[Concatenate[Client, P], T]:
+    @functools.wraps(call)
+    def wait(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._portal.run(call(self._client, *args, **kwargs))
+
+    return wait
+
+
+def _paged(call: Callable[Concatenate[AsyncClient, P], Pages[T]]) -> Callable[Concatenate[Client, P], SyncPages[T]]:
+    @functools.wraps(call)
+    def pages(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> SyncPages[T]:
+        return SyncPages(self._portal, call(self._client, *args, **kwargs))
+
+    return pages
+
+
+class Client:
+    """See the module; each call is explained at `AsyncClient`'s of the same name."""
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        namespace: str | None = None,
+        connect_timeout_ms: int = 10_000,
+        retry_for_ms: int | None = None,
+        deduplicate: bool = True,
+        unconfirmed_max: int = 10_000,
+        unconfirmed_bytes_max: int = 32 * 1024 * 1024,
+    ) -> None:
+        self._client = AsyncClient(
+            address,
+            namespace=namespace,
+            connect_timeout_ms=connect_timeout_ms,
+            retry_for_ms=retry_for_ms,
+            deduplicate=deduplicate,
+            unconfirmed_max=unconfirmed_max,
+            unconfirmed_bytes_max=unconfirmed_bytes_max,
+        )
+        self._portal = Portal()
+        # Also at the end of the program, and when nobody refers to it any more.
+        self._shut = weakref.finalize(self, _shut, self._client, self._portal)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._client.is_connected
+
+    def close(self) -> None:
+        """End the subscriptions, wait until what was settled is on the broker's disk, and close the connection.
+
+        Other calls under way fail with `ClientClosed`.
+        """
+        self._shut()
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    connect = _waited(AsyncClient.connect)
+
+    declare_queue = _waited(AsyncClient.declare_queue)
+    create_queue = _waited(AsyncClient.create_queue)
+    alter_queue = _waited(AsyncClient.alter_queue)
+    queue_settings = _waited(AsyncClient.queue_settings)
+    delete_queue = _waited(AsyncClient.delete_queue)
+    purge = _waited(AsyncClient.purge)
+    pause = _waited(AsyncClient.pause)
+    resume = _waited(AsyncClient.resume)
+    queues = _waited(AsyncClient.queues)
+    all_stats = _waited(AsyncClient.all_stats)
+    stats = _waited(AsyncClient.stats)
+    info = _waited(AsyncClient.info)
+
+    publish = _waited(AsyncClient.publish)
+    publish_to_exchange = _waited(AsyncClient.publish_to_exchange)
+    send_message = _waited(AsyncClient.send_message)
+
+    def put_many(
+        self,
+        queue: str,
+        messages: Iterable[Any],
+        *,
+        batch_count: int = BATCH_COUNT,
+        batch_bytes: int = BATCH_BYTES,
+        on_progress: OnProgress | None = None,
+        on_result: OnResult | None = None,
+    ) -> PutSummary:
+        """As `AsyncClient.put_many`. The messages are taken, and the callbacks called, in the calling thread."""
+        check_text("queue", queue)
+        tally = Tally(on_progress, on_result)
+        under_way: deque[tuple[Future[Pending], bool]] = deque()
+
+        def count_first() -> None:
+            future, has_own_ids = under_way.popleft()
+            tally.count(wait_for(future), has_own_ids=has_own_ids)
+
+        for chunk in chunks(messages, batch_count, batch_bytes):
+            future = self._portal.submit(self._client.put_chunk(queue, chunk, brief=tally.is_brief))
+            under_way.append((future, chunk.has_own_ids))
+            while under_way and (under_way[0][0].done() or len(under_way) >= _BATCHES_UNDER_WAY_MAX):
+                count_first()
+        while under_way:
+            count_first()
+        return tally.summary
+
+    def receive(
+        self, queue: str, limit: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None, consumer: str = ""
+    ) -> list[SyncDelivery]:
+        """As `AsyncClient.receive`."""
+        return self._portal.run(
+            self._client.receive_as(SyncDelivery, queue, limit, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer)
+        )
+
+    def receive_message(self, queue: str, max_messages: int = 1, wait_time_seconds: float = 0) -> list[SyncDelivery]:
+        """`receive` by another name."""
+        return self.receive(queue, max_messages, wait_ms=round(wait_time_seconds * 1000))
+
+    def subscribe(
+        self,
+        queue: str,
+        *,
+        prefetch: int | None = None,
+        lease_ms: int | None = None,
+        priority: int = 0,
+        consumer: str = "",
+    ) -> SyncSubscription:
+        """As `AsyncClient.subscribe`: an iterator of deliveries.
+
+        with client.subscribe("orders", prefetch=100) as orders:
+            for delivery in orders:
+                with delivery:
+                    handle(delivery.json())
+        """
+        subscription = self._client.subscribe_as(
+            SyncDelivery, queue, prefetch=prefetch, lease_ms=lease_ms, priority=priority, consumer=consumer
+        )
+        return SyncSubscription(self._portal, subscription)
+
+    ack = _waited(AsyncClient.ack)
+    nack = _waited(AsyncClient.nack)
+    release = _waited(AsyncClient.release)
+    extend = _waited(AsyncClient.extend)
+    acknowledge_message = _waited(AsyncClient.acknowledge_message)
+    nack_message = _waited(AsyncClient.nack_message)
+    release_message = _waited(AsyncClient.release_message)
+    extend_message = _waited(AsyncClient.extend_message)
+
+    browse = _paged(AsyncClient.browse)
+    peek = _waited(AsyncClient.peek)
+    get = _waited(AsyncClient.get)
+    dead_letters = _paged(AsyncClient.dead_letters)
+    redrive = _waited(AsyncClient.redrive)
+    purge_dead_letters = _waited(AsyncClient.purge_dead_letters)
+    scheduled = _paged(AsyncClient.scheduled)
+    reschedule = _waited(AsyncClient.reschedule)
+    cancel_scheduled = _waited(AsyncClient.cancel_scheduled)
+
+    declare_exchange = _waited(AsyncClient.declare_exchange)
+    delete_exchange = _waited(AsyncClient.delete_exchange)
+    exchanges = _waited(AsyncClient.exchanges)
+    bind = _waited(AsyncClient.bind)
+    unbind = _waited(AsyncClient.unbind)
+    bindings = _waited(AsyncClient.bindings)
+    route = _waited(AsyncClient.route)
+
+
+def _shut(client: AsyncClient, portal: Portal) -> None:
+    try:
+        portal.run(client.close())
+    except BrokerError:
+        return  # in a forked child, where there is nothing to close
+    finally:
+        portal.close()

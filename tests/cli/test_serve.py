@@ -1,0 +1,58 @@
+"""`serve`: its flags, its variables, its file, and how it ends."""
+
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from smista.server.settings import ServerSettings, flag
+from tests.cli.conftest import Smista, address_of, process
+from tests.server_process import ServerProcess
+
+
+def test_every_setting_is_a_flag_with_what_it_means(offline: Smista) -> None:
+    text = " ".join(offline("serve", "--help", environment={"COLUMNS": "200"}).out.split())
+    for field in msgspec.structs.fields(ServerSettings):
+        assert f" {flag(field.name)} " in text, field.name
+    assert "The port for HTTP and WebSocket; 0 picks a free one. Default 9324; variable SMISTA_HTTP_PORT." in text
+    assert "Publishes are refused when less is free." in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (["--http-port", "x"], {}, "http_port is 'x' from flag --http-port"),
+        (["--log-level", "loud"], {}, "log_level is 'loud'"),
+        ([], {"SMISTA_HTTP_PORT": "x"}, "from variable SMISTA_HTTP_PORT"),
+        (["--config", "nowhere.toml"], {}, "nowhere.toml cannot be read"),
+        (["--http-prot", "1"], {}, "No such option"),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_a_wrong_configuration_is_2_and_one_clear_line(
+    offline: Smista, arguments: list[str], environment: dict[str, str], said: str
+) -> None:
+    done = offline("serve", *arguments, environment=environment)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err.splitlines()[0]
+
+
+def test_it_serves_from_a_file_of_settings_keeps_its_data_and_stops_when_told(offline: Smista, tmp_path: Path) -> None:
+    (tmp_path / "smista.toml").write_text('data = "here"\nhttp_port = 0\namqp_port = 0\n')
+    with process("serve", "--config", "smista.toml", directory=tmp_path) as serving:
+        address = address_of(serving)
+        assert offline("--url", address, "put", "orders", "x", "--declare").code == 0
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(20) == 0
+    assert (tmp_path / "here" / "log.db").exists()
+    with ServerProcess(tmp_path / "here") as server:
+        assert offline("--url", server.url, "get", "orders", "--body").out == "x\n"
+
+
+def test_a_flag_wins_over_a_variable(tmp_path: Path) -> None:
+    arguments = ("serve", "--no-memory", "--data", "chosen", "--http-port", "0", "--amqp-port", "0")
+    with process(*arguments, directory=tmp_path, SMISTA_MEMORY="true", SMISTA_DATA="other") as serving:
+        address_of(serving)
+    assert (tmp_path / "chosen").exists()
+    assert not (tmp_path / "other").exists()

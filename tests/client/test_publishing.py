@@ -1,0 +1,191 @@
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from smista import AsyncClient
+from smista.client import Publication, Published
+from smista.core.errors import InvalidArgument, InvalidPriority, MessageTooLarge, QueueFull, QueueNotFound
+from smista.errors import BrokerError
+
+
+async def bodies(client: AsyncClient, queue: str) -> list[bytes | None]:
+    return [message.body async for message in client.browse(queue)]
+
+
+async def test_a_message_is_any_json_value_or_bytes(client: AsyncClient, orders: str) -> None:
+    first = await client.publish(orders, {"pizza": "margherita"})
+    await client.publish(orders, b"\x00\xff")
+    await client.publish(orders, body=b"plain")
+    found = [message async for message in client.browse(orders)]
+    assert found[0].id == first.id
+    assert first == Published(first.id, 1)
+    assert [message.value() for message in found] == [{"pizza": "margherita"}, b"\x00\xff", "plain"]
+    assert [message.content_type for message in found] == ["application/json", None, None]
+
+
+async def test_every_property_arrives(client: AsyncClient, orders: str) -> None:
+    properties: dict[str, Any] = {
+        "priority": 7,
+        "ttl_ms": 60_000,
+        "group": "customer-1",
+        "deduplication_id": "order-1",
+        "max_retries": 4,
+        "headers": {"tenant": "a", "deep": {"list": [1, 2.5, None, True]}},
+        "content_type": "text/plain",
+        "content_encoding": "identity",
+        "correlation_id": "c",
+        "reply_to": "answers",
+        "type": "order",
+        "app_id": "shop",
+        "user_id": "u",
+        "external_id": "e",
+        "timestamp_ms": 1_700_000_000_000,
+    }
+    await client.publish(orders, body=b"text", **properties)
+    [message] = await client.peek(orders)
+    assert {name: getattr(message, name) for name in properties} == properties
+
+
+async def test_the_same_deduplication_id_is_a_duplicate(client: AsyncClient, orders: str) -> None:
+    first = await client.publish(orders, 1, deduplication_id="one")
+    again = await client.publish(orders, 1, deduplication_id="one")
+    assert again == Published(first.id, 0, is_duplicate=True)
+
+
+async def test_what_is_published_in_one_turn_travels_as_one_batch(client: AsyncClient, orders: str) -> None:
+    before = next(client._publisher._numbers)
+    mixed = [
+        client.publish(orders, b"0"),
+        client.publish(orders, 1),
+        client.publish(orders, b"2", priority=0),
+        client.publish(orders, "3"),
+    ]
+    results = await asyncio.gather(*mixed)
+    assert [result.position for result in results] == [1, 2, 3, 4]
+    assert await bodies(client, orders) == [b"0", b"1", b"2", b'"3"']
+    assert next(client._publisher._numbers) == before + 2
+
+
+async def test_in_a_batch_each_hears_of_its_own_error(client: AsyncClient, queue: str) -> None:
+    await client.declare_queue(queue, body_bytes_max=10, max_priority=5)
+    results = await asyncio.gather(
+        client.publish(queue, b"small"),
+        client.publish(queue, b"larger than ten"),
+        client.publish(queue, b"urgent", priority=6),
+        client.publish(queue, b"small too"),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [Published, MessageTooLarge, InvalidPriority, Published]
+
+
+async def test_one_that_is_cancelled_does_not_take_its_batch_along(client: AsyncClient, orders: str) -> None:
+    first, second = (asyncio.create_task(client.publish(orders, number)) for number in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).position == 2
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_what_cannot_be_sent_is_refused_before_it_is_sent(client: AsyncClient, orders: str) -> None:
+    with pytest.raises(InvalidArgument, match="cannot be written as JSON"):
+        await client.publish(orders, object())
+    with pytest.raises(InvalidArgument, match="cannot be sent"):
+        await client.publish(orders, 1, headers={"when": object()})
+    with pytest.raises(InvalidArgument, match="queue is 7"):
+        await client.publish(7, 1)  # type: ignore[arg-type]  # what a program may do all the same
+    with pytest.raises(InvalidArgument, match="cannot be sent"):
+        await client.stats(object())  # type: ignore[arg-type]
+    assert await bodies(client, orders) == []
+
+
+async def test_publishing_to_no_queue_says_so(client: AsyncClient, queue: str) -> None:
+    with pytest.raises(QueueNotFound, match=queue):
+        await client.publish(queue, 1)
+
+
+async def test_unconfirmed_messages_are_bounded(broker_url: str, orders: str) -> None:
+    async with AsyncClient(broker_url, unconfirmed_max=10) as client:
+        results = await asyncio.gather(*(client.publish(orders, number) for number in range(100)))
+        assert len({result.id for result in results}) == 100
+        assert await bodies(client, orders) == [str(number).encode() for number in range(100)]
+
+
+async def test_put_many_keeps_order_over_many_batches(client: AsyncClient, orders: str) -> None:
+    summary = await client.put_many(orders, (str(number).encode() for number in range(5_000)), batch_count=100)
+    assert (summary.accepted, summary.duplicates, summary.refused, summary.errors) == (5_000, 0, 0, [])
+    assert await bodies(client, orders) == [str(number).encode() for number in range(5_000)]
+
+
+async def test_put_many_takes_what_comes_asynchronously(client: AsyncClient, orders: str) -> None:
+    async def source() -> AsyncIterator[int]:
+        for number in range(50):
+            yield number
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+
+    assert (await client.put_many(orders, source())).accepted == 50
+    assert await bodies(client, orders) == [str(number).encode() for number in range(50)]
+
+
+async def test_put_many_says_what_was_refused_and_why(client: AsyncClient, queue: str) -> None:
+    await client.declare_queue(queue, body_bytes_max=5)
+    mixed = [b"fits", b"does not", Publication(b"fits", deduplication_id="1"), Publication(b"x", deduplication_id="1")]
+    progress: list[int] = []
+    summary = await client.put_many(queue, mixed, on_progress=progress.append)
+    assert (summary.accepted, summary.duplicates, summary.refused, summary.count) == (2, 1, 1, 4)
+    [(place, error)] = summary.errors
+    assert place == 1
+    assert isinstance(error, MessageTooLarge)
+    assert progress == [2, 4]
+
+
+async def test_put_many_tells_each_result_if_asked(client: AsyncClient, queue: str) -> None:
+    await client.declare_queue(queue, max_depth=3)
+    results: list[tuple[int, Published | BrokerError]] = []
+    summary = await client.put_many(
+        queue, [b"x"] * 5, batch_count=2, on_result=lambda place, result: results.append((place, result))
+    )
+    assert [(place, type(result)) for place, result in results] == [
+        (0, Published),
+        (1, Published),
+        (2, Published),
+        (3, QueueFull),
+        (4, QueueFull),
+    ]
+    assert (summary.accepted, summary.refused) == (3, 2)
+
+
+async def test_put_many_raises_what_refuses_all(client: AsyncClient, queue: str) -> None:
+    with pytest.raises(QueueNotFound) as caught:
+        await client.put_many(queue, [b"x"] * 5_000)
+    assert caught.value.__notes__ == ["0 messages before these were accepted."]
+
+
+async def test_put_many_of_nothing_is_nothing(client: AsyncClient, orders: str) -> None:
+    assert (await client.put_many(orders, [])).count == 0
+
+
+async def test_large_bodies_travel(client: AsyncClient, orders: str) -> None:
+    large = bytes(range(256)) * 4_000
+    assert (await client.put_many(orders, [large] * 3)).accepted == 3
+    [delivery] = await client.receive(orders)
+    assert delivery.body == large
+
+
+async def test_a_frame_that_is_too_large_for_the_broker_fails_and_the_rest_goes_on(
+    client: AsyncClient, orders: str
+) -> None:
+    with pytest.raises(MessageTooLarge, match="refused a request of"):
+        await client.publish(orders, b"x" * (17 * 1024 * 1024))
+    await client.publish(orders, b"small")
+    assert await bodies(client, orders) == [b"small"]
+
+
+async def test_send_message_is_publish_by_another_name(client: AsyncClient, orders: str) -> None:
+    message_id = await client.send_message(orders, b"body", priority=3)
+    late_id = await client.send_message(orders, b"late", delay_seconds=60)
+    assert (await client.get(orders, message_id)).priority == 3
+    assert (await client.get(orders, late_id)).state == "scheduled"
