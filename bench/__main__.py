@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from bench import durable, memory, operations, pauses, queues, recovery, topics
+from bench import amqp, doors, durable, memory, operations, pauses, queues, recovery, sqs, topics
 from bench.machine import describe
 
 BENCHMARKS = {
@@ -16,6 +16,9 @@ BENCHMARKS = {
     "recovery": recovery.main,
     "pauses": pauses.main,
     "topics": topics.main,
+    "doors": doors.main,
+    "amqp": amqp.main,
+    "sqs": sqs.main,
 }
 
 

@@ -1,0 +1,244 @@
+"""Rates and delays through the HTTP door of a real server on disk, its client in another process.
+
+Both share the machine. What is confirmed is durable. Delays are counted from when a message was due to be sent, so that
+a pause costs all that were held up by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import multiprocessing.synchronize
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from bench.crowd import Address, Crowd, allow_files
+from bench.machine import percentile, spread
+from smista import AsyncClient
+from tests.server_process import ServerProcess
+
+RUNS = 3
+COUNT = 200_000
+BODY = b"x" * 100
+POSTS = 20_000
+CONNECTIONS = 32
+PER_SECOND = 1_000
+PACED_S = 5.0
+CROWD = {"idle_count": 1_000, "stalled_count": 100, "half_sent_count": 200}
+
+_stamp = struct.Struct("<d")
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[ServerProcess]:
+    directory = tempfile.mkdtemp(prefix="smista-bench-")
+    try:
+        with ServerProcess(Path(directory)) as server:
+            yield server
+    finally:
+        shutil.rmtree(directory)
+
+
+# -- rates ------------------------------------------------------------------------------------------------------------
+
+
+async def put_and_consume(url: str) -> tuple[float, float]:
+    """Messages per second by `put_many`, and by a subscription that acknowledges them."""
+    async with AsyncClient(url) as client:
+        await client.declare_queue("q")
+        start = time.perf_counter()
+        summary = await client.put_many("q", (BODY for _ in range(COUNT)))
+        put_s = time.perf_counter() - start
+        assert summary.accepted == COUNT
+        start = time.perf_counter()
+        taken = 0
+        async with client.subscribe("q", prefetch=1_000) as subscription:
+            while taken < COUNT:
+                batch = await subscription.next_batch()
+                taken += len(batch)
+                subscription.ack_up_to(batch[-1])
+            await subscription.settled()
+        consume_s = time.perf_counter() - start
+        assert (await client.stats("q")).depth == 0
+        return COUNT / put_s, COUNT / consume_s
+
+
+class Poster(asyncio.Protocol):
+    """Sends the same request as soon as the one before was answered, as long as any are left."""
+
+    left = 0
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self._transport: asyncio.Transport
+        self._answer = b""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # it is one, over TCP
+        self._transport = transport
+        self._next()
+
+    def _next(self) -> None:
+        if Poster.left:
+            Poster.left -= 1
+            self._transport.write(self._request)
+        else:
+            self.done.set_result(None)
+            self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        self._answer += data
+        if self._answer.endswith(b"}"):
+            assert self._answer.startswith(b"HTTP/1.1 200"), self._answer
+            self._answer = b""
+            self._next()
+
+
+async def post(address: Address) -> float:
+    """Single publishes per second by `POST /v1/command`."""
+    body = msgspec.json.encode({"command": "queue.publish", "payload": {"queue": "q", "message": "x" * 100}})
+    request = (
+        b"POST /v1/command HTTP/1.1\r\nHost: smista\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+        % (len(body), body)
+    )
+    Poster.left = POSTS
+    loop = asyncio.get_running_loop()
+    start = time.perf_counter()
+    posters = [(await loop.create_connection(lambda: Poster(request), *address))[1] for _ in range(CONNECTIONS)]
+    await asyncio.gather(*(poster.done for poster in posters))
+    return POSTS / (time.perf_counter() - start)
+
+
+# -- delays -----------------------------------------------------------------------------------------------------------
+
+
+class Delays:
+    """Seconds, sorted."""
+
+    def __init__(self, publishing: list[float], delivering: list[float]) -> None:
+        self.publishing = sorted(publishing)
+        self.delivering = sorted(delivering)
+
+
+async def pace(url: str, seconds: float = PACED_S) -> Delays:
+    """Publish one by one at a steady rate, and consume on another connection."""
+    count = int(PER_SECOND * seconds)
+    publishing: list[float] = []
+    delivering: list[float] = []
+    async with AsyncClient(url) as publisher, AsyncClient(url) as consumer:
+        await publisher.declare_queue("paced")
+
+        async def publish(due: float) -> None:
+            await publisher.publish("paced", body=_stamp.pack(due) + BODY[_stamp.size :])
+            publishing.append(time.perf_counter() - due)
+
+        async def consume() -> None:
+            async with consumer.subscribe("paced", prefetch=1_000) as subscription:
+                while len(delivering) < count:
+                    for delivery in await subscription.next_batch():
+                        delivering.append(time.perf_counter() - _stamp.unpack_from(delivery.body)[0])
+                        delivery.ack_soon()
+                await subscription.settled()
+
+        consuming = asyncio.create_task(consume())
+        async with asyncio.TaskGroup() as group:
+            async for due in _ticks(count):
+                group.create_task(publish(due))
+        await consuming
+    return Delays(publishing, delivering)
+
+
+async def _ticks(count: int) -> AsyncIterator[float]:
+    start = time.perf_counter()
+    for number in range(count):
+        due = start + number / PER_SECOND
+        while (early := due - time.perf_counter()) > 0:  # noqa: ASYNC110 (time is what it waits for)
+            await asyncio.sleep(early)
+        yield due
+
+
+def told(label: str, runs: list[list[float]]) -> str:
+    medians = spread([percentile(run, 0.5) for run in runs], "us", 1e6)
+    tails = spread([percentile(run, 0.99) for run in runs], "us", 1e6)
+    return f"{label:<66} p50 {medians}, p99 {tails}"
+
+
+# -- in a crowd -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def crowded(address: Address) -> Iterator[None]:
+    """A crowd in a process of its own."""
+    spawn = multiprocessing.get_context("spawn")
+    is_there, may_go = spawn.Event(), spawn.Event()
+    process = spawn.Process(target=_crowd, args=(address, is_there, may_go))
+    process.start()
+    while not is_there.wait(0.1):
+        assert process.is_alive(), "the crowd could not come"
+    try:
+        yield
+    finally:
+        may_go.set()
+        process.join()
+
+
+def _crowd(
+    address: Address, is_there: multiprocessing.synchronize.Event, may_go: multiprocessing.synchronize.Event
+) -> None:
+    async def stay() -> None:
+        async with Crowd(address, **CROWD):
+            is_there.set()
+            await asyncio.to_thread(may_go.wait)
+
+    uvloop.run(stay())
+
+
+async def prepare_crowd(url: str) -> None:
+    async with AsyncClient(url) as client:
+        await client.declare_queue("idle")
+        await client.declare_queue("stalled", max_retries=None)
+        await client.put_many("stalled", (b"x" * 1_000 for _ in range(100_000)))
+
+
+def in_a_crowd() -> None:
+    alone, together = [], []
+    for _ in range(RUNS):
+        with serving() as server:
+            uvloop.run(prepare_crowd(server.url))
+            alone.append(uvloop.run(pace(server.url)))
+            with crowded(server.address):
+                together.append(uvloop.run(pace(server.url)))
+    crowd = f"{CROWD['idle_count']:,} idle, {CROWD['stalled_count']} stalled, {CROWD['half_sent_count']} half sent"
+    for what in ("publishing", "delivering"):
+        before: list[list[float]] = [getattr(delays, what) for delays in alone]
+        after: list[list[float]] = [getattr(delays, what) for delays in together]
+        print(told(f"{what} at {PER_SECOND:,} msg/s, alone", before), flush=True)
+        print(told(f"{what} at {PER_SECOND:,} msg/s, beside {crowd}", after), flush=True)
+        ratios = sorted(
+            percentile(crowded, 0.99) / percentile(calm, 0.99) for calm, crowded in zip(before, after, strict=True)
+        )
+        print(f"{'':<66} p99 {ratios[RUNS // 2]:.1f} times ({ratios[0]:.1f} to {ratios[-1]:.1f})", flush=True)
+
+
+def main() -> None:
+    allow_files(8_192)
+    put, consumed, posted = [], [], []
+    for _ in range(RUNS):
+        with serving() as server:
+            rates = uvloop.run(put_and_consume(server.url))
+            put.append(rates[0])
+            consumed.append(rates[1])
+            posted.append(uvloop.run(post(server.address)))
+    print(f"{'put_many over WebSocket, 100 B':<66} {spread(put, 'msg/s')}", flush=True)
+    print(f"{'subscription, consumed and acknowledged, 100 B':<66} {spread(consumed, 'msg/s')}", flush=True)
+    label = f"POST /v1/command, one publish of 100 B each, {CONNECTIONS} connections"
+    print(f"{label:<66} {spread(posted, 'msg/s')}", flush=True)
+    in_a_crowd()

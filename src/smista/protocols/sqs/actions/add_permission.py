@@ -1,0 +1,112 @@
+"""AddPermission: a statement more in the queue's policy. Policies are kept and shown, not enforced."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from smista.protocols.sqs import attributes
+from smista.protocols.sqs.actions.base import NOTHING, Answer, QueueParameters
+from smista.protocols.sqs.addresses import is_account
+from smista.protocols.sqs.call import Call, Target
+from smista.protocols.sqs.errors import OVER_LIMIT, SqsError, invalid, invalid_value, missing
+
+Policy = dict[str, object]
+
+ACTION_COUNT_MAX = 7
+STATEMENT_COUNT_MAX = 20
+GRANTABLE = frozenset(
+    (
+        "*",
+        "SendMessage",
+        "ReceiveMessage",
+        "DeleteMessage",
+        "ChangeMessageVisibility",
+        "GetQueueAttributes",
+        "GetQueueUrl",
+        "ListDeadLetterSourceQueues",
+        "PurgeQueue",
+    )
+)
+_LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+class AddPermission(QueueParameters, rename="pascal", kw_only=True):
+    label: str | None = None
+    accounts: list[str] | None = msgspec.field(default=None, name="AWSAccountIds")
+    actions: list[str] | None = None
+
+    async def run(self, call: Call) -> Answer:
+        target = call.target(self.queue_url)
+        label, accounts, actions = check_label(self.label), self.accounts or [], self.actions or []
+        self._check(accounts, actions)
+        policy = read_policy(call, target)
+        statements = statements_of(policy)
+        if any(statement.get("Sid") == label for statement in statements):
+            raise invalid_value(label, "Label", "Already exists.")
+        if len(statements) >= STATEMENT_COUNT_MAX:
+            raise SqsError(OVER_LIMIT, f"{STATEMENT_COUNT_MAX} statements have been added already.")
+        principals = [f"arn:aws:iam::{account}:root" for account in accounts]
+        granted = [f"SQS:{action}" for action in actions]
+        statements.append(
+            {
+                "Sid": label,
+                "Effect": "Allow",
+                "Principal": {"AWS": principals[0] if len(principals) == 1 else principals},
+                "Action": granted[0] if len(granted) == 1 else granted,
+                "Resource": call.arn(target.name, target.account),
+            }
+        )
+        await write_policy(call, target, {**policy, "Statement": statements})
+        return NOTHING
+
+    def _check(self, accounts: list[str], actions: list[str]) -> None:
+        if not accounts:
+            raise missing("AWSAccountIds")
+        if not actions:
+            raise missing("Actions")
+        if len(actions) > ACTION_COUNT_MAX:
+            raise SqsError(
+                OVER_LIMIT,
+                f"{len(actions)} Actions were found, maximum allowed is {ACTION_COUNT_MAX}.",
+            )
+        for account in accounts:
+            if not is_account(account):
+                raise invalid_value(f"[{account[:100]}]", "PrincipalId", "Unable to verify.")
+        for action in actions:
+            if action not in GRANTABLE:
+                raise invalid_value(
+                    f"SQS:{action[:100]}",
+                    "ActionName",
+                    "Only the queue owner is allowed to invoke this action.",
+                )
+
+
+def check_label(label: str | None) -> str:
+    if not label:
+        raise missing("Label")
+    if not _LABEL.fullmatch(label):
+        raise invalid("Label can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
+    return label
+
+
+def read_policy(call: Call, target: Target) -> Policy:
+    text = target.kept("sqs.Policy")
+    if text is not None:
+        return msgspec.json.decode(text, type=Policy)
+    return {"Version": "2008-10-17", "Id": f"{call.arn(target.name, target.account)}/SQSDefaultPolicy", "Statement": []}
+
+
+def statements_of(policy: Policy) -> list[dict[str, object]]:
+    found = policy.get("Statement")
+    if isinstance(found, dict):
+        return [found]
+    return [statement for statement in found if isinstance(statement, dict)] if isinstance(found, list) else []
+
+
+async def write_policy(call: Call, target: Target, policy: Policy) -> None:
+    draft = attributes.Draft(target.settings, call.limits, lambda text: text)
+    draft.keep("Policy", msgspec.json.encode(policy).decode() if policy["Statement"] else "")
+    settings = attributes.stamp(draft.result(), call.broker.now_ms())
+    await call.broker.alter_queue(target.name, settings, namespace=target.namespace)

@@ -1,0 +1,91 @@
+"""CreateQueue: idempotent as long as the attributes given are those the queue has."""
+
+from __future__ import annotations
+
+import msgspec
+
+from smista.core.errors import NamespaceNotFound, QueueNotFound
+from smista.core.settings import QueueSettings
+from smista.protocols.sqs import attributes
+from smista.protocols.sqs.actions.base import Answer, Parameters
+from smista.protocols.sqs.actions.tag_queue import check_tags
+from smista.protocols.sqs.addresses import FIFO_SUFFIX, bad_name, check_name
+from smista.protocols.sqs.call import Call, Target
+from smista.protocols.sqs.dead_letter_policy import finder
+from smista.protocols.sqs.errors import (
+    QUEUE_DELETED_RECENTLY,
+    QUEUE_NAME_EXISTS,
+    SqsError,
+    invalid,
+    missing,
+)
+
+RECENT_MS = 60_000
+
+
+class QueueUrlAnswer(Answer, rename="pascal"):
+    queue_url: str
+
+
+class CreateQueue(Parameters, rename="pascal", kw_only=True):
+    queue_name: str | None = None
+    attributes: dict[str, str] | None = None
+    tags: dict[str, str] | None = msgspec.field(default=None, name="tags")
+    tags_of_query: dict[str, str] | None = msgspec.field(default=None, name="Tags")
+
+    async def run(self, call: Call) -> Answer:
+        name = self.queue_name
+        if not name:
+            raise missing("QueueName")
+        check_name(name, call.limits)
+        given = self.attributes or {}
+        is_fifo = given.get("FifoQueue") == "true"
+        if name.endswith(FIFO_SUFFIX) and not is_fifo:
+            raise bad_name()
+        if is_fifo and not name.endswith(FIFO_SUFFIX):
+            raise invalid(
+                "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end "
+                "with .fifo suffix and be 1 to 80 in length."
+            )
+        tags = check_tags(self.tags or self.tags_of_query or {}, call.limits)
+        namespace = call.namespace(call.account)
+        draft = attributes.Draft(attributes.DEFAULT, call.limits, finder(call, name))
+        attributes.take(draft, given, is_fifo=is_fifo)
+        settings = attributes.with_tags(draft.result(), tags)
+        try:
+            present = call.broker.queue_settings(name, namespace=namespace)
+        except (QueueNotFound, NamespaceNotFound):
+            self._check_timing(call, namespace, name)
+            settings = attributes.stamp(settings, call.broker.now_ms(), is_new=True)
+            await call.broker.declare_queue(name, settings, namespace=namespace)
+        else:
+            self._compare(call, Target(name, namespace, call.account, present), settings)
+        return QueueUrlAnswer(call.url(name, call.account))
+
+    def _check_timing(self, call: Call, namespace: str, name: str) -> None:
+        deleted_at_ms = call.memory.deleted_at_ms.get((namespace, name))
+        if (
+            call.settings.strict_timing
+            and deleted_at_ms is not None
+            and call.broker.now_ms() < deleted_at_ms + RECENT_MS
+        ):
+            raise SqsError(
+                QUEUE_DELETED_RECENTLY,
+                "You must wait 60 seconds after deleting a queue before you can create another with the same name.",
+            )
+
+    def _compare(self, call: Call, present: Target, asked: QueueSettings) -> None:
+        """Only what was given counts, in the words of SQS, so that 030 is 30."""
+        before, after = _shown(call, present, present.settings), _shown(call, present, asked)
+        for name in self.attributes or {}:
+            if attributes.show(before, name) != attributes.show(after, name):
+                raise SqsError(
+                    QUEUE_NAME_EXISTS,
+                    f"A queue already exists with the same name and a different value for attribute {name}",
+                )
+
+
+def _shown(call: Call, target: Target, settings: QueueSettings) -> attributes.Shown:
+    return attributes.Shown(
+        target.name, settings, dict(settings.annotations), lambda name: call.arn(name, target.account)
+    )

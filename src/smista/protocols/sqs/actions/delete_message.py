@@ -1,0 +1,20 @@
+"""DeleteMessage: the message was dealt with."""
+
+from __future__ import annotations
+
+from smista.protocols.sqs.actions.base import NOTHING, Answer, QueueParameters
+from smista.protocols.sqs.call import Call
+from smista.protocols.sqs.deleting import delete
+from smista.protocols.sqs.receipts import read
+
+
+class DeleteMessage(QueueParameters, rename="pascal", kw_only=True):
+    receipt_handle: str | None = None
+
+    async def run(self, call: Call) -> Answer:
+        target = call.target(self.queue_url)
+        receipt = read(call, self.receipt_handle)
+        [error] = await delete(call, target, [(self.receipt_handle or "", receipt)])
+        if error is not None:
+            raise error
+        return NOTHING

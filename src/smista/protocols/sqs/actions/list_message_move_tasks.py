@@ -1,0 +1,53 @@
+"""ListMessageMoveTasks: the latest of a queue, newest first."""
+
+from __future__ import annotations
+
+import msgspec
+
+from smista.protocols.sqs.actions.base import Answer, Parameters, check_range
+from smista.protocols.sqs.actions.start_message_move_task import find_by_arn
+from smista.protocols.sqs.call import Call
+from smista.protocols.sqs.move_tasks import KEPT_PER_QUEUE, MoveTask
+
+
+class TaskView(msgspec.Struct, rename="pascal", omit_defaults=True):
+    status: str
+    source_arn: str
+    approximate_number_of_messages_moved: int
+    approximate_number_of_messages_to_move: int
+    started_timestamp: int
+    task_handle: str | None = None
+    destination_arn: str | None = None
+    max_number_of_messages_per_second: int | None = None
+    failure_reason: str | None = None
+
+
+class TasksAnswer(Answer, rename="pascal", omit_defaults=True):
+    results: list[TaskView] = msgspec.field(default_factory=list)
+
+
+class ListMessageMoveTasks(Parameters, rename="pascal", kw_only=True):
+    source_arn: str | None = None
+    max_results: int | None = None
+
+    async def run(self, call: Call) -> Answer:
+        source = find_by_arn(call, self.source_arn, "SourceArn")
+        limit = 1 if self.max_results is None else self.max_results
+        check_range(limit, "MaxResults", 1, KEPT_PER_QUEUE, "Must be between 1 and 10, if provided.")
+        tasks = call.memory.move_tasks.of((source.namespace, source.name))
+        return TasksAnswer([_view(task) for task in tasks[:limit]])
+
+
+def _view(task: MoveTask) -> TaskView:
+    return TaskView(
+        task.status,
+        task.source_arn,
+        task.moved,
+        task.to_move,
+        task.started_at_ms,
+        # Only what is running can still be cancelled by it.
+        task.handle if task.status == "RUNNING" else None,
+        task.to_arn,
+        task.rate,
+        task.failure,
+    )

@@ -1,0 +1,18 @@
+"""ListQueueTags."""
+
+from __future__ import annotations
+
+import msgspec
+
+from smista.protocols.sqs import attributes
+from smista.protocols.sqs.actions.base import Answer, QueueParameters
+from smista.protocols.sqs.call import Call
+
+
+class QueueTagsAnswer(Answer, rename="pascal", omit_defaults=True):
+    tags: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class ListQueueTags(QueueParameters, rename="pascal", kw_only=True):
+    async def run(self, call: Call) -> Answer:
+        return QueueTagsAnswer(attributes.tags(call.target(self.queue_url).settings))

@@ -1,0 +1,26 @@
+"""ListQueues: the URLs of the caller's queues, by prefix and page."""
+
+from __future__ import annotations
+
+import msgspec
+
+from smista.protocols.sqs.actions.base import Answer, Parameters
+from smista.protocols.sqs.actions.paging import page
+from smista.protocols.sqs.call import Call
+
+
+class ListQueuesAnswer(Answer, rename="pascal", omit_defaults=True):
+    queue_urls: list[str] = msgspec.field(default_factory=list)
+    next_token: str | None = None
+
+
+class ListQueues(Parameters, rename="pascal", kw_only=True):
+    queue_name_prefix: str | None = None
+    max_results: int | None = None
+    next_token: str | None = None
+
+    async def run(self, call: Call) -> Answer:
+        prefix = self.queue_name_prefix or ""
+        names = [name for name in call.queue_names(call.namespace(call.account)) if name.startswith(prefix)]
+        shown, token = page(names, self.max_results, self.next_token)
+        return ListQueuesAnswer([call.url(name, call.account) for name in shown], token)

@@ -1,0 +1,33 @@
+"""Pages of names: MaxResults and NextToken."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from smista.protocols.sqs.actions.base import check_range
+from smista.protocols.sqs.errors import invalid
+
+PAGE_MAX = 1000
+
+
+def page(names: list[str], max_results: int | None, next_token: str | None) -> tuple[list[str], str | None]:
+    """The names of a page, in order, and the token of the next one. Without MaxResults there is one page."""
+    names = sorted(names)
+    if max_results is not None:
+        check_range(
+            max_results, "MaxResults", 1, PAGE_MAX, "MaxResults must be an integer between 1 and 1000, if provided."
+        )
+    if next_token:
+        after = _read(next_token)
+        names = [name for name in names if name > after]
+    shown = names[: max_results or PAGE_MAX]
+    more = len(names) > len(shown) and max_results is not None
+    return shown, base64.urlsafe_b64encode(shown[-1].encode()).decode() if more else None
+
+
+def _read(token: str) -> str:
+    try:
+        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise invalid("Invalid or expired next token.") from None

@@ -1,0 +1,120 @@
+"""One request on its way: who calls, for which queue, and what an action needs to answer it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+from smista.core.settings import QueueSettings
+from smista.engine import Broker
+from smista.protocols.http.asgi import Receive, while_connected
+from smista.protocols.sqs.addresses import Address, namespace_of, read_url, write_arn
+from smista.protocols.sqs.attempts import Attempts
+from smista.protocols.sqs.errors import ACCESS_DENIED, KMS, SqsError, missing
+from smista.protocols.sqs.limits import Limits, SqsSettings
+from smista.protocols.sqs.move_tasks import MoveTasks
+
+T = TypeVar("T")
+
+KMS_ALIAS = "alias/smista/"
+
+
+class Memory:
+    """What the door itself remembers between requests; a restart forgets it."""
+
+    def __init__(self) -> None:
+        self.deleted_at_ms: dict[tuple[str, str], int] = {}
+        self.purged_at_ms: dict[tuple[str, str], int] = {}
+        self.attempts = Attempts()
+        self.move_tasks = MoveTasks()
+        self.draining = asyncio.Event()
+
+
+class Target(NamedTuple):
+    """The queue that a request is about."""
+
+    name: str
+    namespace: str
+    account: str
+    settings: QueueSettings
+
+    def kept(self, name: str) -> str | None:
+        """What an annotation of the queue says."""
+        for key, value in self.settings.annotations:
+            if key == name:
+                return value
+        return None
+
+
+class Call:
+    __slots__ = ("account", "base_url", "broker", "limits", "memory", "path", "receive", "region", "settings")
+
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        settings: SqsSettings,
+        limits: Limits,
+        memory: Memory,
+        account: str,
+        region: str,
+        base_url: str,
+        path: Address | None,
+        receive: Receive,
+    ) -> None:
+        self.broker = broker
+        self.settings = settings
+        self.limits = limits
+        self.memory = memory
+        self.account = account
+        self.region = region
+        self.base_url = base_url
+        self.path = path
+        self.receive = receive
+
+    # -- queues -------------------------------------------------------------------------------------------------------
+
+    def target(self, queue_url: str | None) -> Target:
+        """The queue that the request names; a URL among its parameters beats the one it was sent to."""
+        if queue_url:
+            address = read_url(queue_url)
+        elif self.path is not None:
+            address = self.path
+        else:
+            raise missing("QueueUrl")
+        return self.find(address.name, address.account)
+
+    def find(self, name: str, account: str | None = None) -> Target:
+        """A queue of the caller's region by its name; raises `QueueNotFound`."""
+        account = account or self.account
+        namespace = self.namespace(account)
+        return Target(name, namespace, account, self.broker.queue_settings(name, namespace=namespace))
+
+    def namespace(self, account: str) -> str:
+        if account != self.account and self.settings.access_keys:
+            raise SqsError(ACCESS_DENIED, f"Access to the resource of account {account} is denied.")
+        return namespace_of(account, self.region, self.settings)
+
+    def queue_names(self, namespace: str) -> list[str]:
+        return self.broker.queue_names(namespace=namespace) if namespace in self.broker.namespaces() else []
+
+    def url(self, name: str, account: str) -> str:
+        return f"{self.base_url}/{account}/{name}"
+
+    def arn(self, name: str, account: str) -> str:
+        return write_arn(self.region, account, name)
+
+    def check_key(self, target: Target) -> None:
+        """There is no KMS here, so keys only have names; some of them stand for what KMS could answer."""
+        key = target.kept("sqs.KmsMasterKeyId")
+        if key is not None and key.startswith(KMS_ALIAS):
+            kind = KMS.get(key.removeprefix(KMS_ALIAS))
+            if kind is not None:
+                raise SqsError(kind, f"The key {key} stands for this answer of KMS.")
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    async def wait(self, work: Awaitable[T], take_back: Callable[[T], None]) -> T:
+        """Wait for what may take long, and give up when the client goes or we stop."""
+        return await while_connected(work, self.receive, self.memory.draining, take_back)

@@ -1,0 +1,227 @@
+"""The SQS door as an ASGI application, on the HTTP port that it shares with the native one.
+
+`claims` tells whether a request is for SQS; whoever serves the port asks it first. A request is JSON if it has an
+`X-Amz-Target`, else it is Query.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+from smista.engine import Broker
+from smista.errors import BrokerError
+from smista.protocols.http.asgi import Disconnected, Receive, Scope, Send, check_length, read_body
+from smista.protocols.http.errors import RequestError
+from smista.protocols.sqs import json_protocol, query_protocol, signature
+from smista.protocols.sqs.actions.base import Action, Answer
+from smista.protocols.sqs.addresses import is_account, read_path
+from smista.protocols.sqs.call import Call, Memory
+from smista.protocols.sqs.errors import (
+    INTERNAL_FAILURE,
+    INVALID_ADDRESS,
+    INVALID_SECURITY,
+    MALFORMED_INPUT,
+    REQUEST_TOO_LARGE,
+    SERVICE_UNAVAILABLE,
+    SqsError,
+    from_broker,
+)
+from smista.protocols.sqs.limits import RELAXED, STRICT, SqsSettings
+
+logger = logging.getLogger("smista.sqs")
+
+_FORM = b"application/x-www-form-urlencoded"
+_NOT_OURS = ("/v1/", "/healthz", "/readyz", "/metrics", "/openapi.json")
+_UNKNOWN_OPERATION = b"<UnknownOperationException/>\n"
+
+
+class Request:
+    """The parts of a request's head that matter here, found in one pass."""
+
+    __slots__ = ("authorization", "content_type", "host", "path", "query", "target")
+
+    def __init__(self, scope: Scope) -> None:
+        self.path: str = scope["path"]
+        self.query: bytes = scope["query_string"]
+        self.target = self.content_type = self.authorization = self.host = b""
+        for name, value in scope["headers"]:
+            if name == b"x-amz-target":
+                self.target = value
+            elif name == b"content-type":
+                self.content_type = value
+            elif name == b"authorization":
+                self.authorization = value
+            elif name == b"host":
+                self.host = value
+
+
+class SqsDoor:
+    def __init__(self, broker_of: Callable[[], Broker | None], settings: SqsSettings) -> None:
+        self._broker_of = broker_of
+        self._settings = settings
+        self._limits = RELAXED if settings.relaxed else STRICT
+        self._defaults = (settings.account, settings.region)
+        self._memory = Memory()
+
+    @staticmethod
+    def claims(scope: Scope) -> bool:
+        """Whether a request on the shared port is for SQS."""
+        path: str = scope["path"]
+        method = scope["method"]
+        if path != "/":
+            if path.startswith(_NOT_OURS):
+                return False
+            account, _, name = path[1:].partition("/")
+            if method == "GET" and name and "/" not in name:
+                return is_account(account)
+        if method == "GET":
+            return path == "/" and _has_action(scope["query_string"])
+        if method != "POST":
+            return False
+        is_place = path == "/" or path.count("/") == 2
+        for key, value in scope["headers"]:
+            if key == b"x-amz-target":
+                return is_place or value.startswith(json_protocol.TARGET_PREFIX)
+            if is_place and (
+                (key == b"content-type" and value.lower().startswith((_FORM, b"application/x-amz-json")))
+                or (key == b"authorization" and value.startswith(b"AWS4-"))
+            ):
+                return True
+        return is_place and _has_action(scope["query_string"])
+
+    def drain(self) -> None:
+        """Take no new work: long polls end empty, move tasks stop where they are."""
+        self._memory.draining.set()
+        self._memory.move_tasks.stop()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        request_id = _request_id()
+        try:
+            await self._answer(request, request_id, scope, receive, send)
+        except Disconnected:
+            return
+        except SqsError as error:
+            await _refuse(request, request_id, error, send)
+        except BrokerError as error:
+            await _refuse(request, request_id, from_broker(error), send)
+        except Exception:
+            # Ours, not the client's: it is told so in the usual shape, and we are told where.
+            logger.exception("a request failed", extra={"fields": {"path": request.path}})
+            fault = SqsError(INTERNAL_FAILURE, "The broker is at fault; its log says more. Nothing was confirmed.")
+            await _refuse(request, request_id, fault, send)
+
+    async def _answer(self, request: Request, request_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        broker = self._broker_of()
+        if broker is None:
+            raise SqsError(SERVICE_UNAVAILABLE, "The broker is still reading its log; try again in a moment.")
+        body = await self._read_body(scope, receive)
+        settings = self._settings
+        given: dict[str, str] = {}
+        if not request.target:
+            given = self._parameters(request, body)
+            if scope["method"] == "GET" and "Action" not in given:
+                await _respond(send, 404, request_id, query_protocol.CONTENT_TYPE, _UNKNOWN_OPERATION)
+                return
+        caller = signature.caller_of(request.authorization, given.get("X-Amz-Credential", ""), self._defaults)
+        if settings.access_keys:
+            signature.verify(scope, body, settings, broker.now_ms())
+        elif not _is_local(scope):
+            raise SqsError(
+                INVALID_SECURITY,
+                "This broker has no access keys and serves only its own machine; configure sqs_access_keys.",
+            )
+        path = read_path(request.path)
+        if path is None and request.path != "/":
+            raise SqsError(INVALID_ADDRESS, f"The address {request.path[:200]} is not valid for this endpoint.")
+        action: Action
+        if request.target:
+            action = json_protocol.read(request.target, body)
+        else:
+            action = query_protocol.read(given, is_at_queue=path is not None)
+        host = request.host.decode("latin-1") or "localhost"
+        call = Call(
+            broker=broker,
+            settings=settings,
+            limits=self._limits,
+            memory=self._memory,
+            account=caller.account,
+            region=caller.region,
+            base_url=f"{scope.get('scheme', 'http')}://{host}",
+            path=path,
+            receive=receive,
+        )
+        answer = await action.run(call)
+        if request.target:
+            await _respond(send, 200, request_id, json_protocol.CONTENT_TYPE, _json_body(answer))
+        else:
+            data = query_protocol.write(type(action).__name__, answer, request_id)
+            await _respond(send, 200, request_id, query_protocol.CONTENT_TYPE, data)
+
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
+        bytes_max = self._settings.request_bytes_max
+        try:
+            check_length(scope, bytes_max)
+            return await read_body(receive, bytes_max)
+        except RequestError as error:
+            kind = REQUEST_TOO_LARGE if error.code == "request_too_large" else MALFORMED_INPUT
+            raise SqsError(kind, str(error)) from None
+
+    def _parameters(self, request: Request, body: bytes) -> dict[str, str]:
+        """A form without a content type is one all the same; anything else is not."""
+        is_form = not request.content_type or request.content_type.lower().startswith(_FORM)
+        if body and not is_form:
+            raise SqsError(
+                MALFORMED_INPUT,
+                f"Content type {request.content_type.decode('latin-1')[:100]} is not known here; send a form, or JSON "
+                "with an X-Amz-Target.",
+            )
+        return query_protocol.parameters(request.query, body)
+
+
+def _json_body(answer: Answer) -> bytes:
+    # An action with nothing to say sends no body at all, as AWS does.
+    return json_protocol.encode(answer) if answer.has_result else b""
+
+
+def _has_action(query: bytes) -> bool:
+    return query.startswith(b"Action=") or b"&Action=" in query
+
+
+def _is_local(scope: Scope) -> bool:
+    client = scope.get("client")
+    return client is None or client[0].startswith("127.") or client[0] in ("::1", "::ffff:127.0.0.1", "")
+
+
+def _request_id() -> str:
+    text = f"{random.getrandbits(128):032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+async def _refuse(request: Request, request_id: str, error: SqsError, send: Send) -> None:
+    if request.target:
+        body, more = json_protocol.write_error(error)
+        await _respond(send, error.kind.status, request_id, json_protocol.CONTENT_TYPE, body, more)
+    else:
+        body = query_protocol.write_error(error, request_id)
+        await _respond(send, error.kind.status, request_id, query_protocol.CONTENT_TYPE, body)
+
+
+async def _respond(
+    send: Send,
+    status: int,
+    request_id: str,
+    content_type: bytes,
+    body: bytes,
+    more: tuple[tuple[bytes, bytes], ...] = (),
+) -> None:
+    headers = [
+        (b"x-amzn-requestid", request_id.encode()),
+        (b"content-type", content_type),
+        (b"content-length", b"%d" % len(body)),
+        *more,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,60 @@
+"""What the door is told, and the limits it keeps: AWS's, or where `relaxed` is set, the broker's own."""
+
+from __future__ import annotations
+
+import msgspec
+
+MIB = 1 << 20
+_FOREVER_S = 1 << 40
+
+
+class SqsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    account: str = "000000000000"
+    """The account whose queues are those of the other doors, in `region`."""
+    region: str = "us-east-1"
+    access_keys: dict[str, str] = {}
+    """Secret by access key. Requests must be signed with one of them as soon as there are any."""
+    strict_timing: bool = False
+    """Keep AWS's 60 seconds after DeleteQueue and PurgeQueue."""
+    relaxed: bool = False
+    """Lift AWS's limits on sizes, counts, times and characters."""
+    request_bytes_max: int = 16 * MIB
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The most of each; the least is the same in either."""
+
+    message_bytes: int = MIB
+    batch_entries: int = 10
+    received: int = 10
+    visibility_s: int = 43_200
+    delay_s: int = 900
+    retention_s: int = 1_209_600
+    retention_s_min: int = 60
+    message_bytes_min: int = 1024
+    in_flight: int = 120_000
+    message_attributes: int = 10
+    tags: int = 50
+    receive_count: int = 1000
+    name_length: int = 80
+    any_character: bool = False
+    """In bodies what XML cannot hold; in names and ids whatever can be printed."""
+
+
+STRICT = Limits()
+RELAXED = Limits(
+    message_bytes=1 << 31,
+    batch_entries=1000,
+    received=1000,
+    visibility_s=_FOREVER_S,
+    delay_s=_FOREVER_S,
+    retention_s=_FOREVER_S,
+    retention_s_min=1,
+    message_bytes_min=1,
+    in_flight=1 << 62,
+    message_attributes=1000,
+    tags=1000,
+    receive_count=1 << 31,
+    name_length=255,
+    any_character=True,
+)

@@ -1,0 +1,220 @@
+"""The Query protocol: parameters as a form or in the URL, lists and maps flattened into numbered names; XML out.
+
+    Attribute.1.Name=DelaySeconds&Attribute.1.Value=5     Attributes={"DelaySeconds": "5"}
+    SendMessageBatchRequestEntry.1.Id=a                   Entries=[{"Id": "a"}]
+
+So a request becomes what it would be in JSON and is read by the same structures; an answer goes the other way.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from smista.protocols.sqs.actions import ACTIONS
+from smista.protocols.sqs.actions.base import Action, Answer
+from smista.protocols.sqs.errors import (
+    INVALID_ACTION,
+    MALFORMED_INPUT,
+    QUEUE_DOES_NOT_EXIST,
+    SqsError,
+    invalid,
+)
+
+CONTENT_TYPE = b"text/xml"
+XMLNS = "http://queue.amazonaws.com/doc/2012-11-05/"
+PARAMETERS_MAX = 10_000
+AT_ROOT_ONLY = frozenset(("CreateQueue", "ListQueues"))
+
+
+class _Flat(NamedTuple):
+    """How a list or map is written: under which parameter in JSON, and for a map by which two names."""
+
+    parameter: str
+    key: str = ""
+    value: str = ""
+
+
+_MEMBERS: dict[str, _Flat] = {
+    "Attribute": _Flat("Attributes", "Name", "Value"),
+    "AttributeName": _Flat("AttributeNames"),
+    "Tag": _Flat("Tags", "Key", "Value"),
+    "TagKey": _Flat("TagKeys"),
+    "MessageAttribute": _Flat("MessageAttributes", "Name", "Value"),
+    "MessageSystemAttribute": _Flat("MessageSystemAttributes", "Name", "Value"),
+    "MessageAttributeName": _Flat("MessageAttributeNames"),
+    "MessageSystemAttributeName": _Flat("MessageSystemAttributeNames"),
+    "AWSAccountId": _Flat("AWSAccountIds"),
+    "ActionName": _Flat("Actions"),
+    "SendMessageBatchRequestEntry": _Flat("Entries"),
+    "DeleteMessageBatchRequestEntry": _Flat("Entries"),
+    "ChangeMessageVisibilityBatchRequestEntry": _Flat("Entries"),
+    "StringListValue": _Flat("StringListValues"),
+    "BinaryListValue": _Flat("BinaryListValues"),
+}
+_IS_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def parameters(query: bytes, form: bytes) -> dict[str, str]:
+    """What stands in the URL and in the form; the form wins."""
+    found: dict[str, str] = {}
+    for part in (query, form):
+        if part:
+            try:
+                pairs = parse_qsl(
+                    part.decode("ascii"),
+                    keep_blank_values=True,
+                    errors="strict",
+                    max_num_fields=PARAMETERS_MAX,
+                )
+            except (UnicodeDecodeError, ValueError):
+                raise SqsError(MALFORMED_INPUT, "The parameters are not a form in UTF-8.") from None
+            found.update(pairs)
+    return found
+
+
+def read(given: dict[str, str], *, is_at_queue: bool) -> Action:
+    name = given.get("Action", "")
+    action = ACTIONS.get(name)
+    if action is None or (is_at_queue and name in AT_ROOT_ONLY):
+        raise SqsError(INVALID_ACTION, f"The action {name[:100]} is not valid for this endpoint.")
+    try:
+        return msgspec.convert(_unflatten(given), action, strict=False)
+    except msgspec.ValidationError as error:
+        raise SqsError(MALFORMED_INPUT, f"The parameters cannot be read: {error}") from None
+    except (RecursionError, binascii.Error):
+        raise SqsError(MALFORMED_INPUT, "The parameters cannot be read.") from None
+
+
+def _unflatten(given: dict[str, str]) -> dict[str, object]:
+    """Numbered names as the tree that they stand for."""
+    tree: dict[str, object] = {}
+    for path, value in given.items():
+        node = tree
+        *outer, last = path.split(".", 8)
+        for part in outer:
+            inner = node.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise SqsError(
+                    MALFORMED_INPUT, f"The parameter {path[:200]} is given both as one value and as several."
+                )
+            node = inner
+        if isinstance(node.get(last), dict):
+            raise SqsError(MALFORMED_INPUT, f"The parameter {path[:200]} is given both as one value and as several.")
+        node[last] = value
+    return _as_json(tree)
+
+
+def _as_json(tree: dict[str, object]) -> dict[str, object]:
+    made: dict[str, object] = {}
+    for name, node in tree.items():
+        flat = _MEMBERS.get(name)
+        if flat is None or (isinstance(node, str) and not _is_list_alone(name, node)):
+            made[name] = _as_json(node) if isinstance(node, dict) else node
+        elif flat.key:
+            made[flat.parameter] = _map(name, node, flat)
+        else:
+            made[flat.parameter] = [
+                _as_json(member) if isinstance(member, dict) else member for member in _members(name, node)
+            ]
+    return made
+
+
+def _is_list_alone(name: str, node: str) -> bool:
+    """`AttributeName=All` stands for a list of one, as with old clients."""
+    return name.endswith(("Name", "Key", "Id")) and bool(node)
+
+
+def _members(name: str, node: object) -> list[object]:
+    """The members of a list in the order of their numbers."""
+    if isinstance(node, str):
+        return [node]
+    assert isinstance(node, dict)
+    members = node.get("member", node) if len(node) == 1 else node
+    if not isinstance(members, dict) or not all(_IS_NUMBER.fullmatch(number) for number in members):
+        raise SqsError(MALFORMED_INPUT, f"The members of {name} are not numbered.")
+    return [members[number] for number in sorted(members, key=int)]
+
+
+def _map(name: str, node: object, flat: _Flat) -> dict[str, object]:
+    made: dict[str, object] = {}
+    for member in _members(name, node):
+        if not isinstance(member, dict) or not isinstance(member.get(flat.key), str):
+            raise invalid(f"The parameter {name} needs a {flat.key} for each of its members.")
+        value = member.get(flat.value)
+        made[member[flat.key]] = _as_json(value) if isinstance(value, dict) else "" if value is None else value
+    return made
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+_ELEMENTS: dict[str, _Flat] = {
+    "QueueUrls": _Flat("QueueUrl"),
+    "queueUrls": _Flat("QueueUrl"),
+    "Attributes": _Flat("Attribute", "Name", "Value"),
+    "Tags": _Flat("Tag", "Key", "Value"),
+    "Messages": _Flat("Message"),
+    "MessageAttributes": _Flat("MessageAttribute", "Name", "Value"),
+    "Failed": _Flat("BatchResultErrorEntry"),
+    "Results": _Flat("ListMessageMoveTasksResultEntry"),
+}
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\r": "&#xD;"}
+_ESCAPED = re.compile(r'[&<>"\r]')
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
+
+def write(action: str, answer: Answer, request_id: str) -> bytes:
+    inner = "".join(_element(action, name, value) for name, value in msgspec.to_builtins(answer).items())
+    result = f"<{action}Result>{inner}</{action}Result>" if answer.has_result else ""
+    return (
+        f'<?xml version="1.0"?><{action}Response xmlns="{XMLNS}">{result}'
+        f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{action}Response>"
+    ).encode()
+
+
+def _element(action: str, name: str, value: object) -> str:
+    flat = _Flat(action + "ResultEntry") if name == "Successful" else _ELEMENTS.get(name)
+    if isinstance(value, list) and flat is not None:
+        return "".join(_wrapped(action, flat.parameter, member) for member in value)
+    if isinstance(value, dict) and flat is not None:
+        return "".join(
+            f"<{flat.parameter}>{_wrapped(action, flat.key, key)}{_wrapped(action, flat.value, member)}"
+            f"</{flat.parameter}>"
+            for key, member in value.items()
+        )
+    return _wrapped(action, name, value)
+
+
+def _wrapped(action: str, name: str, value: object) -> str:
+    if isinstance(value, dict):
+        inner = "".join(_element(action, key, member) for key, member in value.items())
+    elif isinstance(value, bool):
+        inner = "true" if value else "false"
+    else:
+        inner = _text(str(value))
+    return f"<{name}>{inner}</{name}>"
+
+
+def _text(text: str) -> str:
+    text = _ESCAPED.sub(lambda found: _ESCAPES[found[0]], text)
+    # Only where limits are relaxed: XML has no way to write these.
+    return _NOT_XML.sub("\ufffd", text)
+
+
+def write_error(error: SqsError, request_id: str) -> bytes:
+    kind = error.kind
+    message = error.message
+    if kind is QUEUE_DOES_NOT_EXIST:
+        message = "The specified queue does not exist for this wsdl version."
+    fault = "Sender" if kind.status < 500 else "Receiver"
+    return (
+        f'<?xml version="1.0"?><ErrorResponse xmlns="{XMLNS}"><Error><Type>{fault}</Type><Code>{kind.code}</Code>'
+        f"<Message>{_text(message)}</Message><Detail/></Error><RequestId>{request_id}</RequestId></ErrorResponse>"
+    ).encode()

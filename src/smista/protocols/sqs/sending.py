@@ -1,0 +1,142 @@
+"""From what a sender gives to a publication: the checks that SendMessage and each entry of a batch share."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from smista.core.message import PLAIN, Envelope, Publication
+from smista.protocols.sqs import message_attributes
+from smista.protocols.sqs.call import Target
+from smista.protocols.sqs.errors import INVALID_MESSAGE_CONTENTS, SqsError, invalid, invalid_value, missing
+from smista.protocols.sqs.limits import MIB, Limits
+from smista.protocols.sqs.message_attributes import GivenAttribute, Kept
+
+_ID = re.compile(r"[!-~]{1,128}")
+
+
+class MessageParameters(msgspec.Struct, rename="pascal", kw_only=True):
+    """What SendMessage and an entry of SendMessageBatch have in common."""
+
+    message_body: str | None = None
+    delay_seconds: int | None = None
+    message_attributes: dict[str, GivenAttribute] | None = None
+    message_system_attributes: dict[str, GivenAttribute] | None = None
+    message_deduplication_id: str | None = None
+    message_group_id: str | None = None
+
+
+class Ready(NamedTuple):
+    """A message that may be published, with what its sender will be told of it."""
+
+    publication: Publication
+    size: int
+    md5_of_body: str
+    md5_of_attributes: str | None
+    md5_of_system_attributes: str | None
+
+
+def prepare(given: MessageParameters, target: Target, limits: Limits, *, is_batch: bool = False) -> Ready:
+    """Check a message for a queue, or raise what is wrong with it."""
+    text = given.message_body
+    if not text:
+        raise missing("MessageBody")
+    try:
+        body = text.encode()
+    except UnicodeEncodeError:
+        raise _invalid_characters() from None
+    if not limits.any_character and not message_attributes.is_xml_text(body):
+        raise _invalid_characters()
+    size = len(body)
+    kept = md5_of_attributes = md5_of_system_attributes = None
+    if given.message_attributes or given.message_system_attributes:
+        attributes, attribute_bytes = message_attributes.check(given.message_attributes or {}, limits)
+        trace_header = message_attributes.check_trace_header(given.message_system_attributes or {})
+        size += attribute_bytes
+        if attributes:
+            md5_of_attributes = message_attributes.digest(attributes)
+        if trace_header is not None:
+            md5_of_system_attributes = message_attributes.trace_digest(trace_header)
+        kept = Kept(attributes, trace_header)
+    size_max = target.settings.body_bytes_max or min(MIB, limits.message_bytes)
+    if size > size_max and not (limits.any_character and target.settings.body_bytes_max is None):
+        raise invalid(f"One or more parameters are invalid. Reason: Message must be shorter than {size_max} bytes.")
+    if target.settings.ordered:
+        envelope, delay_ms = _fifo(given, target, body, kept, is_batch=is_batch)
+    else:
+        envelope, delay_ms = _standard(given, kept, limits)
+    return Ready(
+        Publication(body, envelope, None, delay_ms),
+        size,
+        message_attributes.md5(body),
+        md5_of_attributes,
+        md5_of_system_attributes,
+    )
+
+
+def _standard(given: MessageParameters, kept: Kept | None, limits: Limits) -> tuple[Envelope, int | None]:
+    group, delay_s = given.message_group_id, given.delay_seconds
+    if given.message_deduplication_id is not None:
+        raise _wrong_type(given.message_deduplication_id, "MessageDeduplicationId")
+    if delay_s is not None and not 0 <= delay_s <= limits.delay_s:
+        raise invalid_value(delay_s, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {limits.delay_s}.")
+    if group is not None:
+        _check_id(group, "MessageGroupId")
+    elif kept is None:
+        return PLAIN, None if delay_s is None else delay_s * 1000
+    properties = b"" if kept is None else message_attributes.write(kept)
+    return Envelope(properties, group=group), None if delay_s is None else delay_s * 1000
+
+
+def _fifo(
+    given: MessageParameters, target: Target, body: bytes, kept: Kept | None, *, is_batch: bool
+) -> tuple[Envelope, int | None]:
+    group, deduplication_id = given.message_group_id, given.message_deduplication_id
+    if not group:
+        if is_batch:
+            raise invalid("The request must contain the parameter MessageGroupId.")
+        raise missing("MessageGroupId")
+    _check_id(group, "MessageGroupId")
+    if given.delay_seconds:
+        raise _wrong_type(given.delay_seconds, "DelaySeconds")
+    if deduplication_id is not None:
+        _check_id(deduplication_id, "MessageDeduplicationId")
+    elif target.settings.dedup_by_body:
+        # Said rather than left to the queue, so that it counts as the same when somebody gives this very id.
+        deduplication_id = hashlib.sha256(body).hexdigest()
+    else:
+        raise invalid(
+            "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided "
+            "explicitly"
+        )
+    properties = b"" if kept is None else message_attributes.write(kept)
+    return Envelope(properties, group=group, deduplication_id=deduplication_id), None
+
+
+def _check_id(value: str, parameter: str) -> None:
+    if _ID.fullmatch(value) is None:
+        raise invalid_value(
+            value[:200],
+            parameter,
+            f"{parameter} can only include alphanumeric and punctuation characters. 1 to 128 in length.",
+        )
+
+
+def _wrong_type(value: object, parameter: str) -> SqsError:
+    return invalid_value(value, parameter, "The request include parameter that is not valid for this queue type.")
+
+
+def _invalid_characters() -> SqsError:
+    return SqsError(
+        INVALID_MESSAGE_CONTENTS,
+        "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | "
+        "#x10000 to #x10FFFF",
+    )
+
+
+def sequence_number(number: int) -> str:
+    """20 digits, as AWS has them, growing with every message."""
+    return f"{number:020d}"

@@ -1,0 +1,54 @@
+"""Changing visibility by receipt handle, for ChangeMessageVisibility and each entry of a batch.
+
+0 frees the message at once. That is a failed delivery to us: it counts towards maxReceiveCount, as the receive did.
+"""
+
+from __future__ import annotations
+
+from smista.core.errors import LeaseExpired, StaleReceipt
+from smista.core.message import Receipt
+from smista.errors import BrokerError
+from smista.protocols.sqs.call import Call, Target
+from smista.protocols.sqs.errors import (
+    MESSAGE_NOT_INFLIGHT,
+    SqsError,
+    from_broker,
+    invalid_value,
+    missing,
+)
+from smista.protocols.sqs.receipts import is_there
+
+
+def check_timeout(call: Call, timeout_s: int | None) -> int:
+    if timeout_s is None:
+        raise missing("VisibilityTimeout")
+    if not 0 <= timeout_s <= call.limits.visibility_s:
+        raise invalid_value(
+            timeout_s,
+            "VisibilityTimeout",
+            f"VisibilityTimeout must be an integer between 0 and {call.limits.visibility_s}.",
+        )
+    return timeout_s
+
+
+async def change(call: Call, target: Target, handle: str, receipt: Receipt, timeout_s: int) -> SqsError | None:
+    """None, or why it was refused."""
+    refusal: BrokerError | None
+    if timeout_s == 0:
+        [result] = await call.broker.nack([receipt], delay_ms=0)
+        refusal = result if isinstance(result, BrokerError) else None
+    else:
+        [refusal] = await call.broker.extend([receipt], timeout_s * 1000)
+    if refusal is None:
+        return None
+    if not isinstance(refusal, StaleReceipt):
+        return from_broker(refusal)
+    if not await is_there(call.broker, target, receipt):
+        return invalid_value(
+            handle,
+            "ReceiptHandle",
+            "Message does not exist or is not available for visibility timeout change.",
+        )
+    if isinstance(refusal, LeaseExpired) and target.settings.ordered:
+        return invalid_value(handle, "ReceiptHandle", "The receipt handle has expired.")
+    return SqsError(MESSAGE_NOT_INFLIGHT, "The specified message is not in flight: its visibility timeout is over.")

@@ -1,0 +1,220 @@
+"""Dead-letter queues and the tasks that move messages back."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.protocols.sqs.clients import Client, arn, new_queue, refused
+from tests.protocols.sqs.test_messages import count, receive, wait_for
+
+
+def dead_letters_of(sqs: Client, *, receives: object = 1, **attributes: str) -> tuple[str, str]:
+    """A queue and its dead-letter queue."""
+    target = new_queue(sqs, **attributes)
+    source = new_queue(sqs, RedrivePolicy=policy(arn(sqs, target), receives), **attributes)
+    return source, target
+
+
+def policy(target: str, receives: object) -> str:
+    return json.dumps({"deadLetterTargetArn": target, "maxReceiveCount": receives})
+
+
+def kill(sqs: Client, source: str, number: int) -> None:
+    """Put messages into a queue and from there into its dead-letter queue."""
+    for n in range(number):
+        sqs.send_message(QueueUrl=source, MessageBody=str(n))
+    for _ in range(number):
+        [message] = receive(sqs, source)
+        sqs.change_message_visibility(QueueUrl=source, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
+
+
+def ended(sqs: Client, source: str) -> dict[str, Any]:
+    while True:
+        [task] = sqs.list_message_move_tasks(SourceArn=source)["Results"]
+        if task["Status"] not in ("RUNNING", "CANCELLING"):
+            return dict(task)
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", ["lease", "visibility"])
+def test_a_message_goes_to_the_dead_letter_queue_after_so_many_receives(sqs: Client, how: str) -> None:
+    source, target = dead_letters_of(sqs, receives="2")
+    attribute = {"n": {"DataType": "Number", "StringValue": "1"}}
+    sent = sqs.send_message(QueueUrl=source, MessageBody="x", MessageAttributes=attribute)
+    for received in ("1", "2"):
+        message = wait_for(sqs, source, VisibilityTimeout=1 if how == "lease" else 30, AttributeNames=["All"])
+        assert message["Attributes"]["ApproximateReceiveCount"] == received
+        assert "DeadLetterQueueSourceArn" not in message["Attributes"]
+        if how == "visibility":
+            sqs.change_message_visibility(QueueUrl=source, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
+    dead = wait_for(sqs, target, AttributeNames=["All"], MessageAttributeNames=["All"])
+    assert (dead["MessageId"], dead["Body"]) == (sent["MessageId"], "x")
+    assert dead["MessageAttributes"] == attribute
+    assert dead["Attributes"]["SentTimestamp"] == message["Attributes"]["SentTimestamp"]
+    assert dead["Attributes"]["DeadLetterQueueSourceArn"] == arn(sqs, source)
+    assert count(sqs, source) == count(sqs, source, "NotVisible") == 0
+
+
+def test_a_deleted_message_does_not_die(sqs: Client) -> None:
+    source, target = dead_letters_of(sqs)
+    sqs.send_message(QueueUrl=source, MessageBody="x")
+    [message] = receive(sqs, source)
+    sqs.delete_message(QueueUrl=source, ReceiptHandle=message["ReceiptHandle"])
+    assert count(sqs, target) == 0
+
+
+def test_without_a_policy_a_message_comes_back_for_ever(boto: Client) -> None:
+    queue = new_queue(boto)
+    boto.send_message(QueueUrl=queue, MessageBody="x")
+    for _ in range(20):
+        wait_for(boto, queue, VisibilityTimeout=0)
+    message = wait_for(boto, queue, AttributeNames=["All"])
+    assert message["Attributes"]["ApproximateReceiveCount"] == "21"
+
+
+def test_the_policy_is_shown_as_it_counts(sqs: Client) -> None:
+    source, target = dead_letters_of(sqs, receives="5")
+    shown = sqs.get_queue_attributes(QueueUrl=source, AttributeNames=["RedrivePolicy"])["Attributes"]
+    assert json.loads(shown["RedrivePolicy"]) == {"deadLetterTargetArn": arn(sqs, target), "maxReceiveCount": 5}
+    name = source.rpartition("/")[2]
+    assert sqs.create_queue(QueueName=name, Attributes={"RedrivePolicy": policy(arn(sqs, target), 5)})
+
+
+def test_policies_that_are_refused(sqs: Client) -> None:
+    standard, fifo = arn(sqs, new_queue(sqs)), arn(sqs, new_queue(sqs, FifoQueue="true"))
+    queue = new_queue(sqs)
+    for bad in (
+        policy(standard, 0),
+        policy(standard, 1001),
+        policy(standard, "x"),
+        policy(standard + "-none", 3),
+        policy(standard.replace("us-east-1", "eu-west-1"), 3),
+        policy("x", 3),
+        policy(fifo, 3),
+        policy(arn(sqs, queue), 3),
+    ):
+        with refused("InvalidAttributeValue"):
+            sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": bad})
+
+
+def test_a_dead_letter_queue_chooses_its_sources(sqs: Client) -> None:
+    source, target = new_queue(sqs), new_queue(sqs)
+    attributes = {"RedrivePolicy": policy(arn(sqs, target), 3)}
+    for permission, arns, is_allowed in (
+        ("denyAll", None, False),
+        ("byQueue", [arn(sqs, target)], False),
+        ("byQueue", [arn(sqs, source)], True),
+        ("allowAll", None, True),
+    ):
+        allow = {"redrivePermission": permission, **({"sourceQueueArns": arns} if arns else {})}
+        sqs.set_queue_attributes(QueueUrl=target, Attributes={"RedriveAllowPolicy": json.dumps(allow)})
+        if is_allowed:
+            sqs.set_queue_attributes(QueueUrl=source, Attributes=attributes)
+        else:
+            with refused("InvalidAttributeValue"):
+                sqs.set_queue_attributes(QueueUrl=source, Attributes=attributes)
+
+
+def test_the_sources_of_a_dead_letter_queue_are_listed(sqs: Client) -> None:
+    first, target = dead_letters_of(sqs)
+    sources = {first} | {new_queue(sqs, RedrivePolicy=policy(arn(sqs, target), 3)) for _ in range(2)}
+    listed = sqs.list_dead_letter_source_queues(QueueUrl=target)["queueUrls"]
+    assert set(listed) == sources
+    pages = sqs.get_paginator("list_dead_letter_source_queues").paginate(
+        QueueUrl=target, PaginationConfig={"PageSize": 2}
+    )
+    assert [url for page in pages for url in page["queueUrls"]] == listed
+    assert sqs.list_dead_letter_source_queues(QueueUrl=first).get("queueUrls", []) == []
+
+
+# -- move tasks -------------------------------------------------------------------------------------------------------
+
+
+def test_dead_letters_are_moved_back_to_where_they_came_from(sqs: Client) -> None:
+    source, target = dead_letters_of(sqs)
+    kill(sqs, source, 5)
+    assert (count(sqs, source), count(sqs, target)) == (0, 5)
+    handle = sqs.start_message_move_task(SourceArn=arn(sqs, target))["TaskHandle"]
+    task = ended(sqs, arn(sqs, target))
+    assert task["Status"] == "COMPLETED"
+    assert task["ApproximateNumberOfMessagesMoved"] == task["ApproximateNumberOfMessagesToMove"] == 5
+    assert task["SourceArn"] == arn(sqs, target)
+    assert "TaskHandle" not in task
+    assert (count(sqs, source), count(sqs, target)) == (5, 0)
+    [message] = receive(sqs, source, AttributeNames=["All"])
+    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+    with refused("UnsupportedOperation"):
+        sqs.cancel_message_move_task(TaskHandle=handle)
+
+
+def test_dead_letters_are_moved_elsewhere(sqs: Client) -> None:
+    source, target = dead_letters_of(sqs)
+    elsewhere = new_queue(sqs)
+    kill(sqs, source, 2)
+    sqs.start_message_move_task(SourceArn=arn(sqs, target), DestinationArn=arn(sqs, elsewhere))
+    task = ended(sqs, arn(sqs, target))
+    assert task["DestinationArn"] == arn(sqs, elsewhere)
+    assert count(sqs, elsewhere) == 2
+
+
+def test_a_slow_task_is_watched_and_cancelled(sqs: Client) -> None:
+    source, target = dead_letters_of(sqs)
+    kill(sqs, source, 5)
+    started = sqs.start_message_move_task(SourceArn=arn(sqs, target), MaxNumberOfMessagesPerSecond=1)
+    [running] = sqs.list_message_move_tasks(SourceArn=arn(sqs, target))["Results"]
+    assert (running["Status"], running["TaskHandle"]) == ("RUNNING", started["TaskHandle"])
+    assert running["MaxNumberOfMessagesPerSecond"] == 1
+    with refused("UnsupportedOperation") as refusal:
+        sqs.start_message_move_task(SourceArn=arn(sqs, target))
+    assert refusal.message == (
+        "There is already a task running. Only one active task is allowed for a source queue arn at a given time."
+    )
+    answer = sqs.cancel_message_move_task(TaskHandle=started["TaskHandle"])
+    assert 0 <= answer["ApproximateNumberOfMessagesMoved"] < 5
+    task = ended(sqs, arn(sqs, target))
+    assert task["Status"] == "CANCELLED"
+    assert count(sqs, source) == task["ApproximateNumberOfMessagesMoved"]
+    assert count(sqs, source) + count(sqs, target) == 5
+    sqs.start_message_move_task(SourceArn=arn(sqs, target))
+    assert ended(sqs, arn(sqs, target))["Status"] == "COMPLETED"
+    both = sqs.list_message_move_tasks(SourceArn=arn(sqs, target), MaxResults=10)["Results"]
+    assert [task["Status"] for task in both] == ["COMPLETED", "CANCELLED"]
+
+
+def test_what_never_died_has_no_way_back(boto: Client) -> None:
+    _, target = dead_letters_of(boto)
+    boto.send_message(QueueUrl=target, MessageBody="put here by hand")
+    boto.start_message_move_task(SourceArn=arn(boto, target))
+    task = ended(boto, arn(boto, target))
+    assert (task["Status"], task["FailureReason"]) == ("FAILED", "CouldNotDetermineMessageSource")
+    assert count(boto, target) == 1
+
+
+def test_tasks_that_are_refused(sqs: Client) -> None:
+    _, target = dead_letters_of(sqs)
+    queue, fifo = arn(sqs, new_queue(sqs)), arn(sqs, new_queue(sqs, FifoQueue="true"))
+    with refused("InvalidParameterValue") as refusal:
+        sqs.start_message_move_task(SourceArn=queue)
+    assert refusal.message == "Source queue must be configured as a Dead Letter Queue."
+    with refused("ResourceNotFoundException") as refusal:
+        sqs.start_message_move_task(SourceArn=queue + "-none")
+    assert refusal.status == 404
+    with refused("ResourceNotFoundException"):
+        sqs.start_message_move_task(SourceArn=arn(sqs, target), DestinationArn=queue + "-none")
+    with refused("UnsupportedOperation"):
+        sqs.start_message_move_task(SourceArn=arn(sqs, target), DestinationArn=fifo)
+    for rate in (0, 501):
+        with refused("InvalidParameterValue"):
+            sqs.start_message_move_task(SourceArn=arn(sqs, target), MaxNumberOfMessagesPerSecond=rate)
+    with refused("InvalidParameterValue"):
+        sqs.list_message_move_tasks(SourceArn=arn(sqs, target), MaxResults=11)
+    with refused("ResourceNotFoundException"):
+        sqs.list_message_move_tasks(SourceArn=queue + "-none")
+    with refused("ResourceNotFoundException") as refusal:
+        sqs.cancel_message_move_task(TaskHandle="x")
+    assert refusal.status == 404
+    assert "Results" not in sqs.list_message_move_tasks(SourceArn=queue)

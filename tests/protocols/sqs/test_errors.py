@@ -1,0 +1,277 @@
+"""Every error that the API documents for an action, provoked through boto3.
+
+The list is that of boto3's own model, so that nothing is forgotten when it grows. What cannot come about here says why.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import smista.engine.errors
+from smista.errors import BrokerError
+from smista.protocols.http.errors import RequestError
+from smista.protocols.sqs import errors
+from smista.server.errors import InvalidConfiguration
+from tests.protocols.sqs.clients import Client, arn, make_client, model, new_name, new_queue, refused
+from tests.protocols.sqs.raw import ask
+from tests.server_process import ServerProcess
+
+DOCUMENTED = sorted(
+    (action, error["shape"]) for action, operation in model()["operations"].items() for error in operation["errors"]
+)
+BATCHES: dict[str, dict[str, Any]] = {
+    "SendMessageBatch": {"MessageBody": "x"},
+    "DeleteMessageBatch": {"ReceiptHandle": "x"},
+    "ChangeMessageVisibilityBatch": {"ReceiptHandle": "x", "VisibilityTimeout": 1},
+}
+MINIMAL: dict[str, dict[str, Any]] = {
+    "AddPermission": {"Label": "l", "AWSAccountIds": ["111111111111"], "Actions": ["*"]},
+    "ChangeMessageVisibility": {"ReceiptHandle": "x", "VisibilityTimeout": 1},
+    "DeleteMessage": {"ReceiptHandle": "x"},
+    "RemovePermission": {"Label": "l"},
+    "SendMessage": {"MessageBody": "x"},
+    "SetQueueAttributes": {"Attributes": {"DelaySeconds": "1"}},
+    "TagQueue": {"Tags": {"a": "b"}},
+    "UntagQueue": {"TagKeys": ["a"]},
+    "CreateQueue": {"QueueName": "q"},
+    "GetQueueUrl": {"QueueName": "q"},
+    "ListQueues": {},
+    "CancelMessageMoveTask": {"TaskHandle": "x"},
+    "ListMessageMoveTasks": {"SourceArn": "arn:aws:sqs:us-east-1:000000000000:none"},
+    "StartMessageMoveTask": {"SourceArn": "arn:aws:sqs:us-east-1:000000000000:none"},
+    **{action: {"Entries": [{"Id": "a", **entry}]} for action, entry in BATCHES.items()},
+}
+NAMES_A_QUEUE = {
+    action
+    for action, operation in model()["operations"].items()
+    if "QueueUrl" in model()["shapes"][operation["input"]["shape"]]["members"]
+}
+CANNOT_HAPPEN = {
+    "RequestThrottled": "only a full queue refuses a message for now, and only sending puts messages in",
+    "UnsupportedOperation": "whatever a queue of another door is like, this works on it",
+    "InvalidIdFormat": "there is one version of receipt handles; what is none of ours is ReceiptHandleIsInvalid",
+    "OverLimit": "attributes have no number that could be exceeded",
+}
+
+
+def call(sqs: Client, action: str, url: str, **more: Any) -> Any:
+    method = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in action)[1:]
+    parameters = {**MINIMAL.get(action, {}), **more}
+    if action in NAMES_A_QUEUE:
+        parameters.setdefault("QueueUrl", url)
+    return getattr(sqs, method)(**parameters)
+
+
+# -- how each is provoked ---------------------------------------------------------------------------------------------
+
+
+def no_such_queue(sqs: Client, action: str, server: ServerProcess) -> None:
+    call(sqs, action, f"{server.url}/000000000000/none")
+
+
+def not_an_address(sqs: Client, action: str, server: ServerProcess) -> None:
+    if action in NAMES_A_QUEUE:
+        call(sqs, action, "http://somewhere/else/than/a/queue")
+    else:
+        call(make_client(server.url + "/not/here"), action, "")
+
+
+def kms(name: str) -> Callable[[Client, str, ServerProcess], None]:
+    return lambda sqs, action, _: call(sqs, action, new_queue(sqs, KmsMasterKeyId=f"alias/smista/{name}"))
+
+
+def batch(entries: list[dict[str, Any]]) -> Callable[[Client, str, ServerProcess], None]:
+    return lambda sqs, action, _: call(
+        sqs, action, new_queue(sqs), Entries=[{**BATCHES[action], **entry} for entry in entries]
+    )
+
+
+def full_queue(sqs: Client, action: str, server: ServerProcess) -> None:
+    name = new_name()
+    command = {"command": "queue.declare", "payload": {"queue": name, "settings": {"max_depth": 1}}}
+    assert ask(server, "POST", "/v1/command", json.dumps(command), {"Content-Type": "application/json"}).status == 200
+    sqs.send_message(QueueUrl=name, MessageBody="x")
+    answer = call(sqs, action, name)
+    # A batch tells of it in its entry.
+    [entry] = answer["Failed"]
+    assert entry["Code"] == "RequestThrottled"
+    raise _Told
+
+
+class _Told(Exception):
+    """An entry of a batch said it."""
+
+
+def list_values(sqs: Client, action: str, _: ServerProcess) -> None:
+    attribute = {"x": {"DataType": "String", "StringListValues": ["a"]}}
+    if action == "SendMessage":
+        call(sqs, action, new_queue(sqs), MessageAttributes=attribute)
+    answer = call(
+        sqs, action, new_queue(sqs), Entries=[{"Id": "a", "MessageBody": "x", "MessageAttributes": attribute}]
+    )
+    assert answer["Failed"][0]["Code"] == "AWS.SimpleQueueService.UnsupportedOperation"
+    raise _Told
+
+
+def deleted_recently(_: Client, action: str, strict: ServerProcess) -> None:
+    sqs = make_client(strict.url)
+    url = new_queue(sqs)
+    sqs.delete_queue(QueueUrl=url)
+    call(sqs, action, "", QueueName=url.rpartition("/")[2])
+
+
+def purged_twice(_: Client, action: str, strict: ServerProcess) -> None:
+    sqs = make_client(strict.url)
+    url = new_queue(sqs)
+    for _ in range(2):
+        call(sqs, action, url)
+
+
+def not_in_flight(sqs: Client, action: str, _: ServerProcess) -> None:
+    url = new_queue(sqs)
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    handle = sqs.receive_message(QueueUrl=url)["Messages"][0]["ReceiptHandle"]
+    for timeout in (0, 5):
+        call(sqs, action, url, ReceiptHandle=handle, VisibilityTimeout=timeout)
+
+
+def too_many_statements(sqs: Client, action: str, _: ServerProcess) -> None:
+    url = new_queue(sqs)
+    for number in range(21):
+        call(sqs, action, url, Label=str(number))
+
+
+def different_attributes(sqs: Client, action: str, _: ServerProcess) -> None:
+    name = new_name()
+    for delay in ("1", "2"):
+        call(sqs, action, "", QueueName=name, Attributes={"DelaySeconds": delay})
+
+
+def ended_task(sqs: Client, action: str, _: ServerProcess) -> None:
+    target = new_queue(sqs)
+    policy = json.dumps({"deadLetterTargetArn": arn(sqs, target), "maxReceiveCount": 1})
+    new_queue(sqs, RedrivePolicy=policy)
+    handle = sqs.start_message_move_task(SourceArn=arn(sqs, target))["TaskHandle"]
+    if action == "StartMessageMoveTask":
+        fifo = arn(sqs, new_queue(sqs, FifoQueue="true"))
+        call(sqs, action, "", SourceArn=arn(sqs, target), DestinationArn=fifo)
+    while sqs.list_message_move_tasks(SourceArn=arn(sqs, target))["Results"][0]["Status"] == "RUNNING":
+        pass
+    call(sqs, action, "", TaskHandle=handle)
+
+
+def with_attributes(**attributes: str) -> Callable[[Client, str, ServerProcess], None]:
+    return lambda sqs, action, _: call(sqs, action, new_queue(sqs), Attributes=attributes, **_named(action))
+
+
+def _named(action: str) -> dict[str, str]:
+    return {"QueueName": new_name()} if action == "CreateQueue" else {}
+
+
+ANYWHERE: dict[str, Callable[[Client, str, ServerProcess], None]] = {
+    "QueueDoesNotExist": no_such_queue,
+    "InvalidAddress": not_an_address,
+    "EmptyBatchRequest": batch([]),
+    "TooManyEntriesInBatchRequest": batch([{"Id": str(number)} for number in range(11)]),
+    "BatchEntryIdsNotDistinct": batch([{"Id": "a"}, {"Id": "a"}]),
+    "InvalidBatchEntryId": batch([{"Id": "a b"}]),
+    "BatchRequestTooLong": batch([{"Id": str(number), "MessageBody": "x" * (1 << 19)} for number in range(3)]),
+    "ReceiptHandleIsInvalid": lambda sqs, action, _: call(sqs, action, new_queue(sqs)),
+    "MessageNotInflight": not_in_flight,
+    "InvalidMessageContents": lambda sqs, action, _: call(sqs, action, new_queue(sqs), MessageBody="\x00"),
+    "InvalidAttributeName": with_attributes(Unknown="1"),
+    "InvalidAttributeValue": with_attributes(DelaySeconds="-1"),
+    "QueueNameExists": different_attributes,
+    "ResourceNotFoundException": lambda sqs, action, _: call(sqs, action, ""),
+    "QueueDeletedRecently": deleted_recently,
+    "PurgeQueueInProgress": purged_twice,
+    **{name: kms(name) for name in errors.KMS},
+}
+IN_PARTICULAR: dict[tuple[str, str], Callable[[Client, str, ServerProcess], None]] = {
+    ("GetQueueAttributes", "InvalidAttributeName"): lambda sqs, action, _: call(
+        sqs, action, new_queue(sqs), AttributeNames=["Unknown"]
+    ),
+    ("AddPermission", "OverLimit"): too_many_statements,
+    ("SendMessage", "RequestThrottled"): full_queue,
+    ("SendMessageBatch", "RequestThrottled"): full_queue,
+    ("SendMessage", "UnsupportedOperation"): list_values,
+    ("SendMessageBatch", "UnsupportedOperation"): list_values,
+    ("StartMessageMoveTask", "UnsupportedOperation"): ended_task,
+    ("CancelMessageMoveTask", "UnsupportedOperation"): ended_task,
+}
+ELSEWHERE = {("ReceiveMessage", "OverLimit")}
+"""Tests of their own provoke these: below."""
+
+
+@pytest.mark.parametrize(("action", "error"), [pair for pair in DOCUMENTED if pair[1] != "InvalidSecurity"])
+def test_a_documented_error_is_raised(
+    boto: Client, server: ServerProcess, strict_server: ServerProcess, action: str, error: str
+) -> None:
+    provoke = IN_PARTICULAR.get((action, error)) or ANYWHERE.get(error)
+    if provoke is None:
+        assert error in CANNOT_HAPPEN or (action, error) in ELSEWHERE, (
+            "find a way to provoke it, or say why there is none"
+        )
+        return
+    place = strict_server if provoke in (deleted_recently, purged_twice) else server
+    try:
+        with refused(error):
+            provoke(boto, action, place)
+    except _Told:
+        pass
+
+
+@pytest.mark.parametrize("action", [action for action, error in DOCUMENTED if error == "InvalidSecurity"])
+def test_a_request_without_a_signature_of_version_four_is_insecure(locked_server: ServerProcess, action: str) -> None:
+    def sign(request: Any, **_: object) -> None:
+        request.headers["Authorization"] = "AWS3-HTTPS AWSAccessKeyId=x,Algorithm=HmacSHA256,Signature=x"
+
+    sqs = make_client(locked_server.url)
+    sqs.meta.events.register("before-send.sqs.*", sign)
+    with refused("InvalidSecurity"):
+        call(sqs, action, f"{locked_server.url}/000000000000/none")
+
+
+@pytest.mark.slow
+def test_no_more_than_so_many_in_flight(boto: Client, server: ServerProcess) -> None:
+    url = new_queue(boto)
+    name = url.rpartition("/")[2]
+
+    def command(command: str, **payload: object) -> Any:
+        data = json.dumps({"command": command, "payload": {"queue": name, **payload}})
+        answer = ask(server, "POST", "/v1/command", data, {"Content-Type": "application/json"})
+        assert answer.status == 200, answer.body
+        return answer.json()
+
+    for _ in range(121):
+        command("queue.publish_batch", bodies=["eA=="] * 1000, brief=True)
+    for _ in range(120):
+        assert len(command("queue.receive", limit=1000, lease_ms=600_000)["messages"]) == 1000
+    with refused("OverLimit") as refusal:
+        boto.receive_message(QueueUrl=url)
+    assert refusal.status == 403
+    boto.delete_queue(QueueUrl=url)
+
+
+def test_every_error_of_the_broker_has_an_answer() -> None:
+    assert smista.engine.errors.stopped(ValueError()).code in errors.KINDS
+    pending: list[type[BrokerError]] = [BrokerError]
+    codes = set()
+    while pending:
+        error = pending.pop()
+        pending += error.__subclasses__()
+        is_ours = not issubclass(error, (RequestError, InvalidConfiguration))
+        if is_ours and error.__module__.startswith(("smista.core", "smista.engine", "smista.errors")):
+            codes.add(error.code)
+    assert codes <= set(errors.KINDS)
+
+
+def test_errors_of_the_model_are_answered_with_400_but_for_three() -> None:
+    documented = {error for _, error in DOCUMENTED}
+    kinds = {kind.name: kind for kind in vars(errors).values() if isinstance(kind, errors.Kind)}
+    others = {name: kind.status for name, kind in kinds.items() if name in documented and kind.status != 400}
+    assert others == {"OverLimit": 403, "PurgeQueueInProgress": 403, "ResourceNotFoundException": 404}

@@ -1,0 +1,297 @@
+"""Creating, finding, listing, changing and deleting queues."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.protocols.sqs.clients import Client, arn, make_client, new_name, new_queue, refused
+from tests.server_process import ServerProcess
+
+ATTRIBUTES = {
+    "VisibilityTimeout": "45",
+    "DelaySeconds": "7",
+    "MaximumMessageSize": "2048",
+    "MessageRetentionPeriod": "3600",
+    "ReceiveMessageWaitTimeSeconds": "3",
+    "SqsManagedSseEnabled": "false",
+    "KmsMasterKeyId": "alias/aws/sqs",
+    "KmsDataKeyReusePeriodSeconds": "600",
+    "Policy": json.dumps({"Version": "2012-10-17", "Statement": []}),
+    "RedriveAllowPolicy": json.dumps({"redrivePermission": "denyAll"}),
+}
+FIFO_ATTRIBUTES = {
+    "FifoQueue": "true",
+    "ContentBasedDeduplication": "true",
+    "DeduplicationScope": "messageGroup",
+    "FifoThroughputLimit": "perMessageGroupId",
+}
+DEFAULTS = {
+    "VisibilityTimeout": "30",
+    "DelaySeconds": "0",
+    "MaximumMessageSize": "1048576",
+    "MessageRetentionPeriod": "345600",
+    "ReceiveMessageWaitTimeSeconds": "0",
+    "SqsManagedSseEnabled": "true",
+    "ApproximateNumberOfMessages": "0",
+    "ApproximateNumberOfMessagesNotVisible": "0",
+    "ApproximateNumberOfMessagesDelayed": "0",
+}
+
+
+def attributes(sqs: Client, url: str, *names: str) -> dict[str, str]:
+    answer = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=list(names or ("All",)))
+    return dict(answer.get("Attributes", {}))
+
+
+def test_a_queue_is_created_once_however_often_it_is_asked_for(sqs: Client, server: ServerProcess) -> None:
+    name = new_name()
+    first = sqs.create_queue(QueueName=name, Attributes={"DelaySeconds": "5"})["QueueUrl"]
+    assert first == f"{server.url}/000000000000/{name}"
+    assert sqs.create_queue(QueueName=name, Attributes={"DelaySeconds": "5"})["QueueUrl"] == first
+    assert sqs.create_queue(QueueName=name)["QueueUrl"] == first
+    with refused("QueueNameExists" if sqs.meta.service_model.protocol == "json" else "QueueAlreadyExists") as refusal:
+        sqs.create_queue(QueueName=name, Attributes={"DelaySeconds": "6"})
+    assert refusal.code == "QueueAlreadyExists"
+    assert (
+        refusal.message == "A queue already exists with the same name and a different value for attribute DelaySeconds"
+    )
+
+
+def test_a_queue_without_attributes_has_the_defaults(sqs: Client, queue: str) -> None:
+    found = attributes(sqs, queue)
+    assert found.items() >= DEFAULTS.items()
+    assert found["QueueArn"] == f"arn:aws:sqs:us-east-1:000000000000:{queue.rpartition('/')[2]}"
+    assert int(found["CreatedTimestamp"]) <= int(found["LastModifiedTimestamp"])
+    assert set(found) == {*DEFAULTS, "QueueArn", "CreatedTimestamp", "LastModifiedTimestamp"}
+
+
+@pytest.mark.parametrize("name", [*ATTRIBUTES, *FIFO_ATTRIBUTES])
+def test_every_attribute_can_be_given_when_creating(sqs: Client, name: str) -> None:
+    given = {**FIFO_ATTRIBUTES, **ATTRIBUTES} if name in FIFO_ATTRIBUTES else ATTRIBUTES
+    url = new_queue(sqs, **given)
+    assert attributes(sqs, url, name) == {name: given[name]}
+    assert attributes(sqs, url).items() >= given.items()
+
+
+@pytest.mark.parametrize("name", [*ATTRIBUTES, "ContentBasedDeduplication", "DeduplicationScope"])
+def test_every_attribute_can_be_changed(sqs: Client, name: str) -> None:
+    is_fifo = name in FIFO_ATTRIBUTES
+    url = new_queue(sqs, **({"FifoQueue": "true"} if is_fifo else {}))
+    value = {**ATTRIBUTES, **FIFO_ATTRIBUTES}[name]
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={name: value})
+    assert attributes(sqs, url, name) == {name: value}
+
+
+def test_high_throughput_is_set_with_the_scope_that_it_needs(sqs: Client, fifo: str) -> None:
+    with refused("InvalidAttributeValue"):
+        sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"FifoThroughputLimit": "perMessageGroupId"})
+    given = {"FifoThroughputLimit": "perMessageGroupId", "DeduplicationScope": "messageGroup"}
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes=given)
+    assert attributes(sqs, fifo, *given) == given
+
+
+def test_policies_are_taken_away_by_empty_ones(sqs: Client, queue: str) -> None:
+    policies = {
+        "Policy": ATTRIBUTES["Policy"],
+        "RedriveAllowPolicy": ATTRIBUTES["RedriveAllowPolicy"],
+        "RedrivePolicy": json.dumps({"deadLetterTargetArn": arn(sqs, new_queue(sqs)), "maxReceiveCount": 4}),
+    }
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes=policies)
+    assert set(attributes(sqs, queue)) >= set(policies)
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes=dict.fromkeys(policies, ""))
+    assert not set(attributes(sqs, queue)) & set(policies)
+
+
+def test_a_queue_keeps_its_type(sqs: Client, queue: str) -> None:
+    with refused("InvalidAttributeValue") as refusal:
+        sqs.set_queue_attributes(QueueUrl=queue, Attributes={"FifoQueue": "true"})
+    assert "Modifying queue type is not supported" in refusal.message
+
+
+def test_no_names_no_attributes(sqs: Client, queue: str) -> None:
+    assert "Attributes" not in sqs.get_queue_attributes(QueueUrl=queue)
+
+
+def test_all_or_none_of_the_attributes_are_set(sqs: Client, queue: str) -> None:
+    before = attributes(sqs, queue)
+    with refused("InvalidAttributeValue"):
+        sqs.set_queue_attributes(QueueUrl=queue, Attributes={"DelaySeconds": "5", "VisibilityTimeout": "43201"})
+    assert attributes(sqs, queue) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("VisibilityTimeout", ["-1", "43201", "x", "", "1.5"]),
+        ("DelaySeconds", ["-1", "901"]),
+        ("MaximumMessageSize", ["1023", "1048577"]),
+        ("MessageRetentionPeriod", ["59", "1209601"]),
+        ("ReceiveMessageWaitTimeSeconds", ["21"]),
+        ("KmsDataKeyReusePeriodSeconds", ["59", "86401"]),
+        ("SqsManagedSseEnabled", ["yes"]),
+        ("Policy", ["no JSON", "[]"]),
+        ("RedrivePolicy", ["no JSON", "{}", '{"maxReceiveCount": 3}', '{"deadLetterTargetArn": "arn:aws:sqs:x:y:z"}']),
+        ("RedriveAllowPolicy", ["no JSON", '{"redrivePermission": "x"}', '{"redrivePermission": "byQueue"}']),
+    ],
+)
+def test_attributes_out_of_range_are_refused(boto: Client, name: str, values: list[str]) -> None:
+    for value in values:
+        with refused("InvalidAttributeValue"):
+            boto.create_queue(QueueName=new_name(), Attributes={name: value})
+
+
+@pytest.mark.parametrize(
+    "name", ["", "with space", "a" * 81, "dots.in.it", "x.fifo", "ümlaut", "a/b"], ids=lambda name: name[:9]
+)
+def test_names_that_no_queue_may_have(boto: Client, name: str) -> None:
+    with refused("InvalidParameterValue" if name else "MissingParameter"):
+        boto.create_queue(QueueName=name)
+
+
+def test_attributes_of_fifo_queues_are_unknown_to_others(sqs: Client) -> None:
+    for name, value in {**FIFO_ATTRIBUTES, "FifoQueue": "false"}.items():
+        with refused("InvalidAttributeName") as refusal:
+            sqs.create_queue(QueueName=new_name(), Attributes={name: value})
+        assert refusal.message == f"Unknown Attribute {name}."
+    with refused("InvalidParameterValue"):
+        sqs.create_queue(QueueName=new_name(), Attributes={"FifoQueue": "true"})
+
+
+def test_a_queue_is_found_by_its_name(sqs: Client, queue: str) -> None:
+    name = queue.rpartition("/")[2]
+    assert sqs.get_queue_url(QueueName=name)["QueueUrl"] == queue
+    assert sqs.get_queue_url(QueueName=name, QueueOwnerAWSAccountId="000000000000")["QueueUrl"] == queue
+    with refused("QueueDoesNotExist" if sqs.meta.service_model.protocol == "json" else "NonExistentQueue") as refusal:
+        sqs.get_queue_url(QueueName="nothing-there")
+    assert refusal.code == "AWS.SimpleQueueService.NonExistentQueue"
+    assert refusal.status == 400
+    assert refusal.message.startswith("The specified queue does not exist")
+    with refused("NonExistentQueue"):
+        sqs.get_queue_url(QueueName=name, QueueOwnerAWSAccountId="111111111111")
+
+
+def test_a_name_alone_does_as_a_queue_url(boto: Client) -> None:
+    url = new_queue(boto)
+    boto.send_message(QueueUrl=url.rpartition("/")[2], MessageBody="x")
+    assert attributes(boto, url)["ApproximateNumberOfMessages"] == "1"
+
+
+def test_queues_are_listed_by_prefix_and_page(sqs: Client) -> None:
+    prefix = new_name("list")
+    urls = [sqs.create_queue(QueueName=f"{prefix}-{number}")["QueueUrl"] for number in range(5)]
+    assert sqs.list_queues(QueueNamePrefix=prefix)["QueueUrls"] == urls
+    assert "NextToken" not in sqs.list_queues(QueueNamePrefix=prefix)
+    first = sqs.list_queues(QueueNamePrefix=prefix, MaxResults=2)
+    assert first["QueueUrls"] == urls[:2]
+    pages = sqs.get_paginator("list_queues").paginate(QueueNamePrefix=prefix, PaginationConfig={"PageSize": 2})
+    assert [url for page in pages for url in page["QueueUrls"]] == urls
+    assert "QueueUrls" not in sqs.list_queues(QueueNamePrefix=prefix + "-none")
+    with refused("InvalidParameterValue"):
+        sqs.list_queues(MaxResults=1001)
+    with refused("InvalidParameterValue"):
+        sqs.list_queues(NextToken="?", MaxResults=1)
+
+
+def test_a_deleted_queue_is_gone(sqs: Client, queue: str) -> None:
+    sqs.send_message(QueueUrl=queue, MessageBody="x")
+    sqs.delete_queue(QueueUrl=queue)
+    with refused("NonExistentQueue"):
+        sqs.delete_queue(QueueUrl=queue)
+    sqs.create_queue(QueueName=queue.rpartition("/")[2])
+    assert attributes(sqs, queue)["ApproximateNumberOfMessages"] == "0"
+
+
+def test_purging_takes_all_states(sqs: Client, queue: str) -> None:
+    for delay in (0, 0, 60):
+        sqs.send_message(QueueUrl=queue, MessageBody="x", DelaySeconds=delay)
+    sqs.receive_message(QueueUrl=queue)
+    counts = [
+        "ApproximateNumberOfMessages",
+        "ApproximateNumberOfMessagesNotVisible",
+        "ApproximateNumberOfMessagesDelayed",
+    ]
+    assert attributes(sqs, queue, *counts) == dict.fromkeys(counts, "1")
+    sqs.purge_queue(QueueUrl=queue)
+    assert attributes(sqs, queue, *counts) == dict.fromkeys(counts, "0")
+    sqs.purge_queue(QueueUrl=queue)
+
+
+def test_sixty_seconds_are_kept_where_timing_is_strict(strict_server: ServerProcess) -> None:
+    sqs = make_client(strict_server.url)
+    url = new_queue(sqs)
+    sqs.purge_queue(QueueUrl=url)
+    with refused("PurgeQueueInProgress") as refusal:
+        sqs.purge_queue(QueueUrl=url)
+    assert refusal.status == 403
+    name = url.rpartition("/")[2]
+    assert refusal.message == f"Only one PurgeQueue operation on {name} is allowed every 60 seconds."
+    sqs.delete_queue(QueueUrl=url)
+    with refused("QueueDeletedRecently"):
+        sqs.create_queue(QueueName=name)
+
+
+def test_accounts_and_regions_have_queues_of_their_own(server: ServerProcess, boto: Client) -> None:
+    url = new_queue(boto)
+    name = url.rpartition("/")[2]
+    other_account = make_client(server.url, key="123456789012")
+    other_region = make_client(server.url, region="eu-west-1")
+    for other, account in ((other_account, "123456789012"), (other_region, "000000000000")):
+        with refused("QueueDoesNotExist"):
+            other.get_queue_url(QueueName=name)
+        assert "QueueUrls" not in other.list_queues(QueueNamePrefix=name)
+        made = other.create_queue(QueueName=name)["QueueUrl"]
+        assert made == f"{server.url}/{account}/{name}"
+        other.send_message(QueueUrl=made, MessageBody="elsewhere")
+    assert "Messages" not in boto.receive_message(QueueUrl=url)
+    assert arn(other_region, url) == f"arn:aws:sqs:eu-west-1:000000000000:{name}"
+
+
+def test_tags(sqs: Client) -> None:
+    name = new_name()
+    url = sqs.create_queue(QueueName=name, tags={"team": "a", "Team": "b"})["QueueUrl"]
+    assert sqs.list_queue_tags(QueueUrl=url)["Tags"] == {"team": "a", "Team": "b"}
+    sqs.tag_queue(QueueUrl=url, Tags={"team": "c", "empty": ""})
+    sqs.untag_queue(QueueUrl=url, TagKeys=["Team", "unknown"])
+    assert sqs.list_queue_tags(QueueUrl=url)["Tags"] == {"team": "c", "empty": ""}
+    sqs.untag_queue(QueueUrl=url, TagKeys=["team", "empty"])
+    assert "Tags" not in sqs.list_queue_tags(QueueUrl=url)
+    with refused("InvalidParameterValue"):
+        sqs.tag_queue(QueueUrl=url, Tags={str(number): "x" for number in range(51)})
+    for bad in ({"k" * 129: "v"}, {"k": "v" * 257}, {"aws:k": "v"}):
+        with refused("InvalidParameterValue"):
+            sqs.tag_queue(QueueUrl=url, Tags=bad)
+
+
+def test_permissions_are_statements_of_the_policy(sqs: Client, queue: str) -> None:
+    sqs.add_permission(
+        QueueUrl=queue, Label="one", AWSAccountIds=["111111111111"], Actions=["SendMessage", "ReceiveMessage"]
+    )
+    sqs.add_permission(QueueUrl=queue, Label="two", AWSAccountIds=["111111111111", "222222222222"], Actions=["*"])
+    policy = json.loads(attributes(sqs, queue, "Policy")["Policy"])
+    assert policy["Version"] == "2008-10-17"
+    assert policy["Statement"] == [
+        {
+            "Sid": "one",
+            "Effect": "Allow",
+            "Principal": {"AWS": "arn:aws:iam::111111111111:root"},
+            "Action": ["SQS:SendMessage", "SQS:ReceiveMessage"],
+            "Resource": arn(sqs, queue),
+        },
+        {
+            "Sid": "two",
+            "Effect": "Allow",
+            "Principal": {"AWS": ["arn:aws:iam::111111111111:root", "arn:aws:iam::222222222222:root"]},
+            "Action": "SQS:*",
+            "Resource": arn(sqs, queue),
+        },
+    ]
+    with refused("InvalidParameterValue") as refusal:
+        sqs.add_permission(QueueUrl=queue, Label="one", AWSAccountIds=["111111111111"], Actions=["*"])
+    assert "Already exists." in refusal.message
+    sqs.remove_permission(QueueUrl=queue, Label="one")
+    with refused("InvalidParameterValue"):
+        sqs.remove_permission(QueueUrl=queue, Label="one")
+    sqs.remove_permission(QueueUrl=queue, Label="two")
+    assert attributes(sqs, queue, "Policy") == {}
