@@ -1,0 +1,294 @@
+"""A queue's arguments and its settings: two spellings of the same, and what RabbitMQ says where they are wrong.
+
+What a declaration said stands in the queue's annotations as it was said, types and all, so that another declaration can
+be held against it word for word, after a restart too. Settings that another door changes later do not count there, as a
+policy does not in RabbitMQ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from smista.engine import DeadLetterMode, Overflow, QueueSettings
+from smista.protocols.amqp.replies import PRECONDITION_FAILED, ChannelClosing
+from smista.protocols.amqp.values import Arguments
+
+AUTO_DELETE = "amqp.auto-delete"
+DECLARED = "amqp.arguments"
+CONSUMER_TIMEOUT = "amqp.consumer-timeout"
+PREFETCH_MAX = 1 << 20
+EXPIRY_MAX_MS = 10 * 365 * 86_400_000
+LENGTH_MAX = 1 << 62
+
+_CLASSIC = (
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-overflow",
+    "x-queue-mode",
+    "x-queue-version",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-queue-master-locator",
+)
+_QUORUM = (
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-expires",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-in-memory-length",
+    "x-max-in-memory-bytes",
+    "x-overflow",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-quorum-initial-group-size",
+    "x-delivery-limit",
+    "x-message-ttl",
+    "x-queue-leader-locator",
+)
+_STREAM = ("x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size")
+_OF_TYPE = {"classic": _CLASSIC, "quorum": _QUORUM}
+"""What each type of queue knows, in the order in which RabbitMQ compares it. What no type knows is not looked at."""
+_KNOWN = {*_CLASSIC, *_QUORUM, *_STREAM}
+_INTEGERS = {"byte", "unsignedbyte", "short", "unsignedshort", "signedint", "unsignedint", "long"}
+_FLOATS = {"float", "double"}
+
+Said = dict[str, tuple[str, Any]]
+"""By name: the type's name, and the value."""
+
+
+def annotation(settings: QueueSettings, name: str) -> str | None:
+    return next((value for key, value in settings.annotations if key == name), None)
+
+
+def is_quorum(settings: QueueSettings) -> bool:
+    return _type_of(_said(settings)) == "quorum"
+
+
+def _said(settings: QueueSettings) -> Said:
+    """What a queue's declaration said; nothing where another door made it."""
+    text = annotation(settings, DECLARED)
+    return {} if text is None else _read_said(text)
+
+
+@lru_cache(maxsize=1024)
+def _read_said(text: str) -> Said:
+    return msgspec.json.decode(text, type=Said)
+
+
+def _type_of(said: Said) -> str:
+    return str(said.get("x-queue-type", ("", "classic"))[1])
+
+
+# -- what a declaration asks for --------------------------------------------------------------------------------------
+
+
+def read(
+    queue: str, vhost: str, *, durable: bool, exclusive: bool, auto_delete: bool, arguments: Arguments
+) -> QueueSettings:
+    """The settings that a declaration over AMQP stands for. Raises what RabbitMQ would close the channel with."""
+    where = f"queue '{queue}' in vhost '{vhost}'"
+    said: Said = {name: (arguments.types[name], value) for name, value in arguments.items()}
+    _check_values(said, where)
+    kind = _type_of(said)
+    if kind == "quorum":
+        _check_quorum(where, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
+    kept = {name: said[name] for name in _OF_TYPE[kind] if name in said}
+    annotations = {DECLARED: msgspec.json.encode(kept).decode()}
+    if auto_delete:
+        annotations[AUTO_DELETE] = "true"
+    timeout = arguments.get("x-consumer-timeout")
+    if isinstance(timeout, int) and not isinstance(timeout, bool) and timeout > 0:
+        annotations[CONSUMER_TIMEOUT] = str(timeout)
+    exchange = arguments.get("x-dead-letter-exchange")
+    return QueueSettings(
+        max_retries=_delivery_limit(arguments) if kind == "quorum" else None,
+        dead_letter=DeadLetterMode.DROP if exchange is None else DeadLetterMode.MOVE_OR_DROP,
+        dead_letter_exchange=exchange,
+        dead_letter_routing_key=arguments.get("x-dead-letter-routing-key"),
+        max_depth=_capped(arguments.get("x-max-length")),
+        max_bytes=_capped(arguments.get("x-max-length-bytes")),
+        limit_ready_only=True,
+        overflow=_overflow(arguments.get("x-overflow", "drop-head"), has_dead_letters=exchange is not None),
+        message_ttl_ms=arguments.get("x-message-ttl"),
+        retention_ms=None,
+        durable=durable,
+        prefetch=1000,
+        max_prefetch=PREFETCH_MAX,
+        max_priority=arguments.get("x-max-priority", 0),
+        clamp_priority=True,
+        single_active_consumer=arguments.get("x-single-active-consumer", False),
+        expires_ms=arguments.get("x-expires"),
+        annotations=tuple(sorted(annotations.items())),
+    )
+
+
+def _capped(limit: int | None) -> int | None:
+    return None if limit is None else min(limit, LENGTH_MAX)
+
+
+def _delivery_limit(arguments: Mapping[str, Any]) -> int | None:
+    limit = arguments.get("x-delivery-limit")
+    return min(limit, 1 << 31) if isinstance(limit, int) and limit >= 0 else None
+
+
+def _overflow(name: str, *, has_dead_letters: bool) -> Overflow:
+    match name:
+        case "reject-publish":
+            return Overflow.REJECT
+        case "reject-publish-dlx":
+            return Overflow.DEAD_LETTER_NEWEST if has_dead_letters else Overflow.REJECT
+    return Overflow.DEAD_LETTER_OLDEST if has_dead_letters else Overflow.DROP_OLDEST
+
+
+def _check_values(said: Said, where: str) -> None:
+    """Raise for the first argument that is of the wrong type, out of range or not for this type of queue."""
+    exchange = said.get("x-dead-letter-exchange")
+    if exchange is not None:
+        check_exchange_name("x-dead-letter-exchange", exchange[0], where)
+    _check_one_of("x-queue-type", said, where, ("classic", "quorum"), "queue type")
+    kind = _type_of(said)
+    for name in said:
+        if name in _KNOWN and name not in _OF_TYPE[kind]:
+            raise ChannelClosing(
+                PRECONDITION_FAILED, f"invalid arg '{name}' for {where} of queue type rabbit_{kind}_queue"
+            )
+    _check_number("x-expires", said, where, least=1, most=EXPIRY_MAX_MS)
+    _check_number("x-message-ttl", said, where, most=EXPIRY_MAX_MS)
+    if "x-dead-letter-routing-key" in said:
+        _check_text("x-dead-letter-routing-key", said, where)
+        if exchange is None:
+            raise _invalid("x-dead-letter-routing-key", where, "routing_key_but_no_dlx_defined")
+    for name in ("x-max-length", "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes"):
+        _check_number(name, said, where)
+    _check_number("x-max-priority", said, where, most=255, beyond="max_value_exceeded")
+    _check_text("x-overflow", said, where)
+    if said.get("x-overflow", ("", "drop-head"))[1] not in ("drop-head", "reject-publish", "reject-publish-dlx"):
+        raise _invalid("x-overflow", where, "invalid_overflow")
+    _check_one_of("x-queue-mode", said, where, ("default", "lazy"), "queue mode")
+    _check_number("x-queue-version", said, where, least=-LENGTH_MAX)
+    if said.get("x-queue-version", ("", 1))[1] not in (1, 2):
+        raise _invalid("x-queue-version", where, f"\"unsupported queue version '{said['x-queue-version'][1]}'\"")
+    if said.get("x-single-active-consumer", ("bool",))[0] != "bool":
+        raise _unacceptable("x-single-active-consumer", said, where)
+    _check_number("x-quorum-initial-group-size", said, where, least=1)
+    _check_number("x-delivery-limit", said, where, least=-LENGTH_MAX)
+
+
+def _check_quorum(where: str, *, durable: bool, exclusive: bool, auto_delete: bool) -> None:
+    for is_wrong, name in ((auto_delete, "auto-delete"), (exclusive, "exclusive-owner"), (not durable, "non-durable")):
+        if is_wrong:
+            raise ChannelClosing(PRECONDITION_FAILED, f"invalid property '{name}' for {where}")
+
+
+def check_exchange_name(name: str, type_name: str, where: str) -> None:
+    """An argument that names an exchange has to be text."""
+    if type_name != "longstr":
+        raise ChannelClosing(PRECONDITION_FAILED, f"invalid type '{type_name}' for arg '{name}' in {where}")
+
+
+def check_integer(name: str, type_name: str, where: str) -> None:
+    if type_name not in _INTEGERS:
+        raise _invalid(name, where, f'"expected integer, got {type_name}"')
+
+
+def _check_number(
+    name: str, said: Said, where: str, *, least: int = 0, most: int = 1 << 64, beyond: str = "value_too_large"
+) -> None:
+    if name not in said:
+        return
+    type_name, value = said[name]
+    check_integer(name, type_name, where)
+    if value < least:
+        raise _invalid(name, where, f"{{value_{'zero' if value == 0 else 'negative'},{value}}}")
+    if value > most:
+        raise _invalid(name, where, f"{{{beyond},{value}}}")
+
+
+def _check_text(name: str, said: Said, where: str) -> None:
+    if said.get(name, ("longstr",))[0] != "longstr":
+        raise _unacceptable(name, said, where)
+
+
+def _check_one_of(name: str, said: Said, where: str, values: tuple[str, ...], what: str) -> None:
+    _check_text(name, said, where)
+    if name in said and said[name][1] not in values:
+        raise _invalid(name, where, f"\"unsupported {what} '{said[name][1]}'\"")
+
+
+def _unacceptable(name: str, said: Said, where: str) -> ChannelClosing:
+    return _invalid(name, where, f"{{unacceptable_type,{said[name][0]}}}")
+
+
+def _invalid(name: str, where: str, why: str) -> ChannelClosing:
+    return ChannelClosing(PRECONDITION_FAILED, f"invalid arg '{name}' for {where}: {why}")
+
+
+# -- two declarations -------------------------------------------------------------------------------------------------
+
+
+def check_equivalent(
+    queue: str, vhost: str, present: QueueSettings, *, durable: bool, auto_delete: bool, arguments: Arguments
+) -> None:
+    """Raise where a queue is declared again differently, naming the first difference."""
+    where = f"queue '{queue}' in vhost '{vhost}'"
+    check_same("durable", where, durable, present.durable)
+    if annotation(present, DECLARED) is None:
+        # Made through another door: AMQP has no words for most of its settings, so nothing else is compared.
+        return
+    check_same("auto_delete", where, auto_delete, annotation(present, AUTO_DELETE) is not None)
+    said = _said(present)
+    for name in _OF_TYPE[_type_of(said)]:
+        asked = (arguments.types[name], arguments[name]) if name in arguments else None
+        current = said.get(name)
+        if not _is_same(name, asked, current):
+            raise inequivalent(name, where, asked, current)
+
+
+def check_same(name: str, where: str, asked: object, current: object) -> None:
+    """A property of a queue or an exchange that is no argument."""
+    if asked != current:
+        raise ChannelClosing(
+            PRECONDITION_FAILED,
+            f"inequivalent arg '{name}' for {where}: received '{_shown(asked)}' but current is '{_shown(current)}'",
+        )
+
+
+def inequivalent(
+    name: str, where: str, asked: tuple[str, Any] | None, current: tuple[str, Any] | None
+) -> ChannelClosing:
+    if asked is not None and current is not None:
+        difference = f"received '{_shown(asked[1])}' but current is '{_shown(current[1])}'"
+    else:
+        difference = f"received {_with_type(asked)} but current is {_with_type(current)}"
+    return ChannelClosing(PRECONDITION_FAILED, f"inequivalent arg '{name}' for {where}: {difference}")
+
+
+def _is_same(name: str, asked: tuple[str, Any] | None, current: tuple[str, Any] | None) -> bool:
+    if name == "x-queue-type":
+        asked, current = asked or ("longstr", "classic"), current or ("longstr", "classic")
+    if asked is None or current is None:
+        return asked is current
+    return _class_of(asked[0]) == _class_of(current[0]) and bool(asked[1] == current[1])
+
+
+def _class_of(type_name: str) -> str:
+    return "integer" if type_name in _INTEGERS else "float" if type_name in _FLOATS else type_name
+
+
+def _with_type(said: tuple[str, Any] | None) -> str:
+    return "none" if said is None else f"the value '{_shown(said[1])}' of type '{said[0]}'"
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

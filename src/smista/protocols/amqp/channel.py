@@ -1,0 +1,575 @@
+"""One channel: what it may do when, and what it holds.
+
+    content in:   basic.publish ─▶ header ─▶ body frames until the announced size ─▶ published
+    settling:     tags in `unacked`, in the order of delivery; an unknown one closes the channel
+    modes:        plain, confirming, or transactional: publishes and settlements wait for the commit
+
+Hot methods (publish, ack, nack, reject) are done at once, on the loop. Those that change what is declared have to be on
+disk before they are answered: they return a coroutine, and the connection reads no further frame until it is done.
+"""
+
+from __future__ import annotations
+
+import enum
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from smista.engine import FOREVER_MS, CreditPool
+from smista.protocols.amqp import arguments, content, frames, methods
+from smista.protocols.amqp.consuming import Consumer, Held, raw_properties, routed_by
+from smista.protocols.amqp.declaring import Declaring
+from smista.protocols.amqp.door import REPLY_TO
+from smista.protocols.amqp.methods import Method
+from smista.protocols.amqp.publishing import CACHED_MAX, Prepared, Target
+from smista.protocols.amqp.replies import (
+    ACCESS_REFUSED,
+    COMMAND_INVALID,
+    FRAME_ERROR,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    RESOURCE_LOCKED,
+    UNEXPECTED_FRAME,
+    ChannelClosing,
+    ConnectionClosing,
+)
+from smista.protocols.amqp.values import Arguments
+
+if TYPE_CHECKING:
+    from smista.protocols.amqp.connection import AmqpConnection
+
+Later = Coroutine[Any, Any, None]
+NO_LIMIT = arguments.PREFETCH_MAX
+PART_BYTES_MIN = 1024
+
+
+class _Settlement(enum.Enum):
+    ACK = enum.auto()
+    REQUEUE = enum.auto()
+    REJECT = enum.auto()
+
+
+class Channel:
+    def __init__(self, connection: AmqpConnection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.is_closing = False
+        """We have sent channel.close and wait for its -ok."""
+        self.last_queue = ""
+        self.unacked: dict[int, Held] = {}
+        self.delivery_tag = 0
+        self.is_confirming = False
+        self.publish_tag = 0
+        self._confirmed_tag = 0
+        self.reply_token: str | None = None
+        self._broker = connection.door.broker
+        self._consumers: dict[str, Consumer] = {}
+        self._reply_tag: str | None = None
+        self._prefetch = 0
+        self._pool: CreditPool | None = None
+        self._declaring = Declaring(self)
+        self._targets: dict[bytes, Target] = {}
+        self._target: Target | None = None
+        self._prepared: Prepared | None = None
+        self._body_bytes = 0
+        self._parts: list[bytes | bytearray] = []
+        self._parts_bytes = 0
+        self._is_transactional = False
+        self._waiting_publishes: list[tuple[Target, Prepared, bytes]] = []
+        self._waiting_settlements: list[tuple[_Settlement, dict[int, Held]]] = []
+        self.is_commit_partial = False
+        """Whether a publish was refused since the last commit began."""
+
+    # -- content in ---------------------------------------------------------------------------------------------------
+
+    def publish_method(self, payload: bytes) -> None:
+        if self._target is not None:
+            raise self._out_of_order()
+        target = self._targets.get(payload)
+        if target is None:
+            method = methods.read(payload)
+            assert isinstance(method, methods.BasicPublish)
+            if method.immediate:
+                raise ConnectionClosing(NOT_IMPLEMENTED, "immediate=true")
+            if len(self._targets) >= CACHED_MAX:
+                self._targets.clear()
+            target = self._targets[payload] = Target(method)
+        self._target = target
+
+    def header(self, payload: bytes) -> None:
+        target = self._target
+        if target is None or self._prepared is not None:
+            raise self._out_of_order()
+        size, raw = content.read_head(payload)
+        if size > self.connection.body_bytes_max:
+            raise ChannelClosing(
+                PRECONDITION_FAILED,
+                f"message size {size} is larger than configured max size {self.connection.body_bytes_max}",
+            )
+        self._prepared = target.prepare(raw, self)
+        self._body_bytes = size
+        if not size:
+            self._complete(b"")
+
+    def body(self, data: bytes) -> None:
+        if self._prepared is None:
+            raise self._out_of_order()
+        if not self._parts and len(data) == self._body_bytes:
+            self._complete(data)
+            return
+        self._keep_part(data)
+        if self._parts_bytes > self._body_bytes:
+            raise ConnectionClosing(FRAME_ERROR, "more content than the header announced", ids=content.PUBLISH)
+        if self._parts_bytes == self._body_bytes:
+            body = b"".join(self._parts)
+            self._parts, self._parts_bytes = [], 0
+            self._complete(body)
+
+    def _keep_part(self, data: bytes) -> None:
+        # Small parts are put together at once: each by itself would take many times the memory it took to send.
+        if len(data) >= PART_BYTES_MIN:
+            self._parts.append(data)
+        elif self._parts and isinstance(self._parts[-1], bytearray):
+            self._parts[-1] += data
+        elif data:
+            self._parts.append(bytearray(data))
+        self._parts_bytes += len(data)
+
+    def _out_of_order(self) -> ConnectionClosing:
+        """A frame that should not come now."""
+        if self._target is None:
+            return ConnectionClosing(
+                UNEXPECTED_FRAME, "expected method frame, got non method frame instead", ids=(0, 0)
+            )
+        if self._prepared is None:
+            expected = "expected content header for class 60, got non content header frame instead"
+        else:
+            expected = "expected content body, got non content body frame instead"
+        return ConnectionClosing(UNEXPECTED_FRAME, expected, ids=content.PUBLISH)
+
+    def _complete(self, body: bytes) -> None:
+        target, prepared = self._target, self._prepared
+        assert target is not None
+        assert prepared is not None
+        self._target = self._prepared = None
+        if self._is_transactional:
+            # Whether it can go there at all is seen at once, where it goes only then.
+            self.connection.publisher.route(target, prepared)
+            self._waiting_publishes.append((target, prepared, body))
+        else:
+            self.connection.publisher.publish(self, target, prepared, body)
+
+    @property
+    def has_content(self) -> bool:
+        """Whether a message is on its way in."""
+        return self._target is not None
+
+    def forget_content(self) -> None:
+        self._target = self._prepared = None
+        self._parts, self._parts_bytes = [], 0
+
+    # -- methods ------------------------------------------------------------------------------------------------------
+
+    def method(self, method: Method) -> Later | None:
+        """Do what a method asks; a coroutine where that has to wait."""
+        if self._target is not None:
+            raise self._out_of_order()
+        handler = _HANDLERS.get(type(method))
+        if handler is None:
+            raise ConnectionClosing(COMMAND_INVALID, "unimplemented method")
+        return handler(self, method)
+
+    def send(self, method: Method) -> None:
+        self.connection.out.append(frames.method_frame(self.number, method))
+
+    def named(self, queue: str) -> str:
+        """The queue a method names; none at all means the last one declared here."""
+        name = queue or self.last_queue
+        if not name:
+            raise ChannelClosing(NOT_FOUND, "no previously declared queue")
+        return name
+
+    def _flow(self, method: methods.ChannelFlow) -> None:
+        if not method.active:
+            raise ConnectionClosing(NOT_IMPLEMENTED, "active=false")
+        self.send(methods.ChannelFlowOk(True))
+
+    async def _answer(self, work: Coroutine[Any, Any, Method], *, no_wait: bool) -> None:
+        reply = await work
+        if not no_wait:
+            self.send(reply)
+
+    # -- qos, consume, cancel -----------------------------------------------------------------------------------------
+
+    def _qos(self, method: methods.BasicQos) -> None:
+        if method.prefetch_size:
+            raise ConnectionClosing(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+        if method.is_global:
+            limit = method.prefetch_count or NO_LIMIT
+            if self._pool is None:
+                self._pool = CreditPool(limit)
+                for consumer in self._consumers.values():
+                    if not consumer.is_no_ack:
+                        consumer.subscription.pool = self._pool
+                        self._pool.members[consumer.subscription] = None
+                        self._pool.held_count += len(consumer.subscription.held)
+            self._broker.set_pool_limit(self._pool, limit)
+        else:
+            self._prefetch = method.prefetch_count
+            if self._pool is not None:
+                # As in RabbitMQ: the last word counts.
+                self._broker.set_pool_limit(self._pool, NO_LIMIT)
+        self.send(methods.BasicQosOk())
+
+    def _consume(self, method: methods.BasicConsume) -> None:
+        tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
+        if tag in self._consumers or tag == self._reply_tag:
+            raise ConnectionClosing(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        if method.queue == REPLY_TO:
+            self._consume_replies(tag, method)
+            return
+        queue = self.named(method.queue)
+        settings = self._declaring.existing(queue)
+        vhost = self.connection.vhost
+        key = (vhost, queue)
+        door = self.connection.door
+        stats = self._broker.stats(queue, namespace=vhost)
+        is_shared = stats.consumers or settings.single_active_consumer
+        if key in door.exclusive_consumers or (method.exclusive and is_shared):
+            raise ChannelClosing(ACCESS_REFUSED, f"queue '{queue}' in vhost '{vhost}' in exclusive use")
+        if arguments.is_quorum(settings) and self._pool is not None and self._pool.limit < NO_LIMIT:
+            raise ConnectionClosing(NOT_IMPLEMENTED, f"queue '{queue}' in vhost '{vhost}' does not support global qos")
+        priority = method.arguments.get("x-priority", 0)
+        if "x-priority" in method.arguments:
+            assert isinstance(method.arguments, Arguments)
+            where = f"queue '{queue}' in vhost '{vhost}'"
+            arguments.check_integer("x-priority", method.arguments.types["x-priority"], where)
+        consumer = Consumer(
+            self,
+            tag,
+            queue,
+            is_no_ack=method.no_ack,
+            is_exclusive=method.exclusive,
+            is_quorum=arguments.is_quorum(settings),
+        )
+        consumer.limit = min(NO_LIMIT if method.no_ack else self._prefetch or NO_LIMIT, settings.max_prefetch)
+        consumer.set_window(stats.body_bytes, stats.depth)
+        if not method.no_wait:
+            # Before anything is delivered to it.
+            self.send(methods.BasicConsumeOk(tag))
+        consumer.subscription = self._broker.subscribe(
+            queue,
+            consumer.deliver,
+            ended=consumer.ended,
+            consumer=f"{self.connection.peer}/{self.number}/{tag}",
+            prefetch=min(consumer.limit, consumer.window),
+            priority=max(-(1 << 31), min(priority, 1 << 31)),
+            lease_ms=self._lease_ms(settings),
+            pool=None if method.no_ack else self._pool,
+            namespace=vhost,
+        )
+        if self.connection.is_full:
+            self._broker.hold_back(consumer.subscription, True)
+        self._consumers[tag] = consumer
+        if method.exclusive:
+            door.exclusive_consumers[key] = consumer
+
+    def _lease_ms(self, settings: Any) -> int:
+        """As long as the channel lives, unless the queue asks for less."""
+        timeout = arguments.annotation(settings, arguments.CONSUMER_TIMEOUT)
+        return FOREVER_MS if timeout is None else int(timeout)
+
+    def _consume_replies(self, tag: str, method: methods.BasicConsume) -> None:
+        if not method.no_ack:
+            raise ChannelClosing(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+        if self.reply_token is not None:
+            raise ChannelClosing(PRECONDITION_FAILED, "reply consumer already set")
+        self._reply_tag = tag
+        self.reply_token = self.connection.door.await_replies(self)
+        if not method.no_wait:
+            self.send(methods.BasicConsumeOk(tag))
+
+    def deliver_reply(self, routing_key: str, prepared: Prepared, body: bytes) -> bool:
+        """A direct reply, past all queues; False where nobody waits for it any more, or nobody reads."""
+        if self._reply_tag is None or self.connection.is_flooded:
+            return False
+        self.delivery_tag += 1
+        self.send(methods.BasicDeliver(self._reply_tag, self.delivery_tag, False, "", routing_key))
+        out = self.connection.out
+        raw = prepared.envelope.properties[1:]
+        out.append(frames.frame(frames.HEADER, self.number, content.write_head(len(body), raw)))
+        out.extend(frames.body_frames(self.number, body, self.connection.frame_max))
+        self.connection.flush_soon()
+        return True
+
+    def _cancel(self, method: methods.BasicCancel) -> None:
+        if method.consumer_tag == self._reply_tag:
+            self._forget_replies()
+        consumer = self._consumers.pop(method.consumer_tag, None)
+        if consumer is not None:
+            self.connection.flush()
+            self._broker.cancel(consumer.subscription, keeps_held=True)
+            self._release_undelivered(consumer)
+            self._left(consumer)
+        if not method.no_wait:
+            self.send(methods.BasicCancelOk(method.consumer_tag))
+
+    def _release_undelivered(self, consumer: Consumer) -> None:
+        """What was taken for it and has not reached it, as its body is still being read back from the log."""
+        delivered = {held.receipt for held in self.unacked.values() if held.consumer is consumer}
+        self._broker.release_now(set(consumer.subscription.held.values()) - delivered)
+
+    def consumer_ended(self, consumer: Consumer) -> None:
+        """The broker ended it: its queue is gone, and what it held with it."""
+        self._consumers.pop(consumer.tag, None)
+        self.connection.wide_consumers.discard(consumer)
+        # Its tags stay: to settle what is gone is no error of the client's.
+        self.connection.door.exclusive_consumers.pop((self.connection.vhost, consumer.queue), None)
+        if self.connection.has_capability("consumer_cancel_notify") and not self.is_closing:
+            self.send(methods.BasicCancel(consumer.tag, True))
+            self.connection.flush_soon()
+
+    def _left(self, consumer: Consumer) -> None:
+        self.connection.wide_consumers.discard(consumer)
+        door, vhost = self.connection.door, self.connection.vhost
+        if consumer.is_exclusive:
+            door.exclusive_consumers.pop((vhost, consumer.queue), None)
+        door.consumer_left(vhost, consumer.queue)
+
+    def _forget_replies(self) -> None:
+        if self.reply_token is not None:
+            self.connection.door.reply_channels.pop(self.reply_token, None)
+        self.reply_token = self._reply_tag = None
+        # They hold the token.
+        self._targets.clear()
+
+    def hold_back(self, is_held_back: bool) -> None:
+        for consumer in self._consumers.values():
+            self._broker.hold_back(consumer.subscription, is_held_back)
+
+    # -- get ----------------------------------------------------------------------------------------------------------
+
+    async def _get(self, method: methods.BasicGet) -> None:
+        queue = self.named(method.queue)
+        settings = self._declaring.existing(queue)
+        vhost = self.connection.vhost
+        if settings.single_active_consumer and arguments.is_quorum(settings):
+            raise ChannelClosing(
+                RESOURCE_LOCKED,
+                f"cannot obtain access to locked queue '{queue}' in vhost '{vhost}'. basic.get operations are not "
+                "supported by quorum queues with single active consumer",
+            )
+        deliveries = await self._broker.receive(
+            queue,
+            1,
+            lease_ms=self._lease_ms(settings),
+            consumer=self.connection.peer,
+            beside_active=True,
+            namespace=vhost,
+        )
+        if not deliveries:
+            self.send(methods.BasicGetEmpty())
+            return
+        [delivery] = deliveries
+        self.delivery_tag += 1
+        if method.no_ack:
+            self._broker.acknowledge_now([delivery.receipt])
+        else:
+            self.unacked[self.delivery_tag] = Held(delivery.receipt, None)
+        left = self._broker.stats(queue, namespace=vhost).ready
+        exchange, key = routed_by(delivery.envelope, queue)
+        self.send(methods.BasicGetOk(self.delivery_tag, delivery.is_redelivered, exchange, key, left))
+        raw = raw_properties(delivery, is_quorum=arguments.is_quorum(settings))
+        out = self.connection.out
+        out.append(frames.frame(frames.HEADER, self.number, content.write_head(len(delivery.body), raw)))
+        out.extend(frames.body_frames(self.number, delivery.body, self.connection.frame_max))
+
+    # -- settling -----------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, tag: int, multiple: bool) -> None:
+        """Hot: most of what a consumer sends."""
+        taken = self._take(tag, multiple)
+        if self._is_transactional:
+            self._waiting_settlements.append((_Settlement.ACK, taken))
+        else:
+            self.connection.acknowledge([held.receipt for held in taken.values()])
+
+    def _ack(self, method: methods.BasicAck) -> None:
+        self.acknowledge(method.delivery_tag, method.multiple)
+
+    def _nack(self, method: methods.BasicNack) -> None:
+        self._give_back(self._take(method.delivery_tag, method.multiple), requeue=method.requeue)
+
+    def _reject(self, method: methods.BasicReject) -> None:
+        self._give_back(self._take(method.delivery_tag, False), requeue=method.requeue)
+
+    def _give_back(self, taken: dict[int, Held], *, requeue: bool) -> None:
+        settlement = _Settlement.REQUEUE if requeue else _Settlement.REJECT
+        if self._is_transactional:
+            self._waiting_settlements.append((settlement, taken))
+        else:
+            self._settle(settlement, taken)
+
+    def _settle(self, settlement: _Settlement, taken: dict[int, Held]) -> None:
+        receipts = [held.receipt for held in taken.values()]
+        self.connection.flush_acknowledged()
+        match settlement:
+            case _Settlement.ACK:
+                self._broker.acknowledge_now(receipts)
+            case _Settlement.REQUEUE:
+                self._broker.nack_now(receipts, requeue=True, delay_ms=0)
+            case _Settlement.REJECT:
+                self._broker.nack_now(receipts, requeue=False)
+
+    def _take(self, tag: int, multiple: bool) -> dict[int, Held]:
+        """Out of what is unacknowledged, by tag and in order."""
+        unacked = self.unacked
+        if not multiple:
+            held = unacked.pop(tag, None)
+            if held is None:
+                raise ChannelClosing(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+            return {tag: held}
+        if tag == 0:
+            self.unacked = {}
+            return unacked
+        if tag not in unacked:
+            raise ChannelClosing(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+        taken = []
+        for each in unacked:
+            if each > tag:
+                break
+            taken.append(each)
+        return {each: unacked.pop(each) for each in taken}
+
+    def _recover(self, method: methods.BasicRecover | methods.BasicRecoverAsync) -> None:
+        if not method.requeue:
+            raise ConnectionClosing(NOT_IMPLEMENTED, "requeue=false")
+        self._settle(_Settlement.REQUEUE, self._take(0, True))
+        if isinstance(method, methods.BasicRecover):
+            self.send(methods.BasicRecoverOk())
+
+    # -- confirms and transactions ------------------------------------------------------------------------------------
+
+    def _confirm_select(self, method: methods.ConfirmSelect) -> None:
+        if self._is_transactional:
+            raise ChannelClosing(PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+        self.is_confirming = True
+        if not method.no_wait:
+            self.send(methods.ConfirmSelectOk())
+
+    def confirm_up_to(self, tag: int, refused: list[int]) -> None:
+        """Answer what was published up to `tag`, each tag once."""
+        if self.is_closing or self.connection.channels.get(self.number) is not self:
+            return
+        for each in sorted(refused):
+            self._ack_up_to(each - 1)
+            self.send(methods.BasicNack(each, False, False))
+            self._confirmed_tag = each
+        self._ack_up_to(tag)
+
+    def _ack_up_to(self, tag: int) -> None:
+        count = tag - self._confirmed_tag
+        if count:
+            self.send(methods.BasicAck(tag, count > 1))
+            self._confirmed_tag = tag
+
+    def _tx_select(self, method: methods.TxSelect) -> None:
+        if self.is_confirming:
+            raise ChannelClosing(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+        self._is_transactional = True
+        self.send(methods.TxSelectOk())
+
+    async def _tx_commit(self, method: methods.TxCommit) -> None:
+        self._check_transactional()
+        await self.connection.door.until_publishes_are_taken()
+        publishes, self._waiting_publishes = self._waiting_publishes, []
+        settlements, self._waiting_settlements = self._waiting_settlements, []
+        self.is_commit_partial = False
+        for target, prepared, body in publishes:
+            self.connection.publisher.publish(self, target, prepared, body)
+        self.connection.publisher.flush()
+        for settlement, taken in settlements:
+            self._settle(settlement, taken)
+        await self._broker.durable()
+        if self.is_commit_partial:
+            raise ChannelClosing(PRECONDITION_FAILED, "partial tx completion")
+        if not self.is_closing:
+            self.send(methods.TxCommitOk())
+
+    def _tx_rollback(self, method: methods.TxRollback) -> None:
+        self._check_transactional()
+        self._waiting_publishes.clear()
+        self._take_back_settlements()
+        self.send(methods.TxRollbackOk())
+
+    def _take_back_settlements(self) -> None:
+        """What was settled in a transaction that does not come to its end is unacknowledged as before."""
+        if self._waiting_settlements:
+            for _, taken in self._waiting_settlements:
+                self.unacked |= taken
+            self.unacked = dict(sorted(self.unacked.items()))
+            self._waiting_settlements.clear()
+
+    def _check_transactional(self) -> None:
+        if not self._is_transactional:
+            raise ChannelClosing(PRECONDITION_FAILED, "channel is not transactional")
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Everything it holds goes back to where it was."""
+        self.forget_content()
+        self._forget_replies()
+        self._waiting_publishes.clear()
+        self._take_back_settlements()
+        consumers, self._consumers = self._consumers, {}
+        unacked, self.unacked = self.unacked, {}
+        if self._broker.failure is not None or self._broker.is_closed:
+            return
+        for consumer in consumers.values():
+            self._broker.cancel(consumer.subscription, keeps_held=True)
+        # In the order of delivery, so that those who wait get them in that order.
+        self._broker.nack_now([held.receipt for held in unacked.values()], requeue=True, delay_ms=0)
+        for consumer in consumers.values():
+            # What was taken for it and has not reached it.
+            self._broker.release_now(list(consumer.subscription.held.values()))
+            self._left(consumer)
+
+
+def _later(name: str) -> Callable[[Channel, Any], Later]:
+    """A handler that declares something and answers when that is on disk."""
+
+    def handle(channel: Channel, method: Any) -> Later:
+        work = getattr(channel._declaring, name)(method)
+        return channel._answer(work, no_wait=getattr(method, "no_wait", False))
+
+    return handle
+
+
+_HANDLERS: dict[type[Method], Callable[[Channel, Any], Later | None]] = {
+    methods.ChannelFlow: Channel._flow,
+    methods.ExchangeDeclare: _later("declare_exchange"),
+    methods.ExchangeDelete: _later("delete_exchange"),
+    methods.ExchangeBind: _later("bind_exchange"),
+    methods.ExchangeUnbind: _later("unbind_exchange"),
+    methods.QueueDeclare: _later("declare_queue"),
+    methods.QueueBind: _later("bind_queue"),
+    methods.QueueUnbind: _later("unbind_queue"),
+    methods.QueuePurge: _later("purge_queue"),
+    methods.QueueDelete: _later("delete_queue"),
+    methods.BasicQos: Channel._qos,
+    methods.BasicConsume: Channel._consume,
+    methods.BasicCancel: Channel._cancel,
+    methods.BasicGet: Channel._get,
+    methods.BasicAck: Channel._ack,
+    methods.BasicNack: Channel._nack,
+    methods.BasicReject: Channel._reject,
+    methods.BasicRecover: Channel._recover,
+    methods.BasicRecoverAsync: Channel._recover,
+    methods.ConfirmSelect: Channel._confirm_select,
+    methods.TxSelect: Channel._tx_select,
+    methods.TxCommit: Channel._tx_commit,
+    methods.TxRollback: Channel._tx_rollback,
+}

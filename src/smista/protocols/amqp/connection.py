@@ -1,0 +1,507 @@
+"""One AMQP connection: frames in, frames out, and the order in which things happen.
+
+    header ─▶ handshake ─▶ channels ─▶ close ─▶ close-ok
+
+Everything that came in one read is worked off in one go, and everything there is to say then goes out in one write. A
+method that has to wait for the disk stops the reading of this connection until it is done, so that order holds; what
+arrives meanwhile stays in the socket. The same holds for a publisher while the broker takes no publishes, and for a
+client that asks on and on but does not read the answers.
+
+What a client does wrong closes its channel, or its connection, with the code and text RabbitMQ would give; nobody else
+notices. After that, frames of the closed are dropped until the other side has agreed.
+
+    open ── error, or the broker stops: connection.close sent ──▶ closing ── close-ok, or 5 s ──▶ over
+    open ── connection.close came: close-ok sent ───────────────────────────────────────────────▶ over
+    any  ── the socket is gone ─────────────────────────────────────────────────────────────────▶ over
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+from smista.errors import BrokerError
+from smista.protocols.amqp import frames, methods
+from smista.protocols.amqp.channel import Channel
+from smista.protocols.amqp.content import PUBLISH
+from smista.protocols.amqp.frames import BODY, END, HEAD, HEAD_BYTES, HEADER, HEARTBEAT, METHOD, OVERHEAD
+from smista.protocols.amqp.handshake import START, Handshake
+from smista.protocols.amqp.methods import Method
+from smista.protocols.amqp.outgoing import Outgoing
+from smista.protocols.amqp.publishing import Publisher
+from smista.protocols.amqp.replies import (
+    CHANNEL_ERROR,
+    CONNECTION_FORCED,
+    FRAME_ERROR,
+    INTERNAL_ERROR,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    SYNTAX_ERROR,
+    UNEXPECTED_FRAME,
+    AmqpError,
+    ChannelClosing,
+    ConnectionClosing,
+    Ids,
+    frame_error,
+    undecodable,
+    unexpected_frame,
+)
+from smista.protocols.amqp.values import MalformedText, SyntaxFault
+
+if TYPE_CHECKING:
+    from smista.protocols.amqp.door import AmqpDoor
+
+logger = logging.getLogger("smista.amqp")
+
+CLOSE_TIMEOUT_S = 5.0
+_PUBLISH = b"\x00\x3c\x00\x28"
+_ACK = b"\x00\x3c\x00\x50"
+
+
+class AmqpConnection(Outgoing, asyncio.Protocol):
+    def __init__(self, door: AmqpDoor) -> None:
+        super().__init__(door)
+        self.vhost = ""
+        self.user = ""
+        self.peer = ""
+        self.frame_max = door.settings.frame_max
+        self.body_bytes_max = door.broker.body_bytes_max
+        self.publisher = Publisher(self)
+        self._handshake: Handshake
+        self._buffer = b""
+        self._has_header = False
+        self._has_published = False
+        self._heard = True
+        self._missed = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: asyncio.Task[None] | None = None
+        """What has to be done before the next frame is looked at."""
+        self._is_only_waiting = False
+        """Nothing is lost if `_waiting` is cancelled."""
+
+    def has_capability(self, name: str) -> bool:
+        return self._handshake.has_capability(name)
+
+    # -- the socket ---------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not asyncio's by inheritance.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        settings = self.door.settings
+        self.limit_output()
+        address = transport.get_extra_info("peername")
+        host, self.peer = "127.0.0.1", "local"
+        if isinstance(address, tuple):
+            host, self.peer = address[0], f"{address[0]}:{address[1]}"
+        self._handshake = Handshake(self.door, host, self.peer)
+        if self.door.is_draining or len(self.door.connections) >= settings.connections_max:
+            transport.abort()
+            return
+        self.door.connections.add(self)
+        self._timer = self._loop.call_later(settings.handshake_timeout_s, self._handshake_timed_out)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_over = True
+        self.door.left(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._stop_waiting()
+        self._end_all()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        if self._buffer:
+            data = self._buffer + data
+            self._buffer = b""
+        if self._is_held:
+            self._buffer = data
+        else:
+            self._work(data)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _handshake_timed_out(self) -> None:
+        logger.info("%s did not finish the handshake in time", self.peer)
+        self._transport.abort()
+
+    def _beat(self) -> None:
+        """Twice an interval: say that we are here, and see whether the other side is."""
+        self._missed = 0 if self._heard or self._waiting is not None else self._missed + 1
+        self._heard = False
+        heartbeat_s = self._handshake.heartbeat_s
+        if self._missed >= 4:
+            logger.info("%s missed heartbeats from client, timeout: %ds", self.peer, heartbeat_s)
+            self._transport.abort()
+            return
+        self.out.append(frames.HEARTBEAT_FRAME)
+        self.flush()
+        self._timer = self._loop.call_later(heartbeat_s / 2, self._beat)
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def _work(self, data: bytes) -> None:
+        """Work off all whole frames; the rest waits for more."""
+        if self._has_published and not self._is_closing and self.door.broker.refusal is not None:
+            # Nothing of a message is taken that would be refused when it is whole.
+            self._buffer = data
+            self._block()
+            return
+        position = 0
+        try:
+            if not self._has_header:
+                position = self._protocol_header(data)
+            if self._has_header:
+                position = self._frames(data, position)
+            if position < len(data) and not self._is_over:
+                self._buffer = data[position:]
+            self.publisher.flush()
+        except AmqpError as error:
+            self._close(error)
+        except BrokerError as error:
+            self._close(ConnectionClosing(INTERNAL_ERROR, str(error)))
+        except Exception:
+            logger.exception("a frame from %s failed", self.peer)
+            self._close(_internal())
+        self.flush()
+
+    def _protocol_header(self, data: bytes) -> int:
+        """Answer the protocol header; returns where what follows it starts."""
+        wanted = frames.PROTOCOL_HEADER
+        if len(data) < len(wanted) and wanted.startswith(data):
+            return 0
+        if data[: len(wanted)] != wanted:
+            self._transport.write(wanted)
+            self._end()
+            return len(data)
+        self._has_header = True
+        self._send(START)
+        return len(wanted)
+
+    def _frames(self, data: bytes, position: int) -> int:
+        """Work off frames from `position`; returns where the rest starts. Hot: all that comes passes here."""
+        size = len(data)
+        unpack, length_max = HEAD.unpack_from, self.frame_max - OVERHEAD
+        while size - position >= OVERHEAD and not self._is_held and not self._is_over:
+            kind, number, length = unpack(data, position)
+            first = position + HEAD_BYTES
+            end = first + length
+            if length > length_max:
+                raise frame_error(kind, b"", f"{{frame_too_large,{length},{length_max}}}")
+            if end >= size:
+                break
+            payload = data[first:end]
+            if data[end] != END:
+                raise frame_error(kind, payload, f"{{invalid_frame_end_marker,{data[end]}}}")
+            position = end + 1
+            if self._is_closing:
+                self._drop_until_closed(kind, number, payload)
+                continue
+            try:
+                if kind == METHOD:
+                    self._method_frame(number, payload)
+                else:
+                    channel = self.channels.get(number)
+                    if channel is None or kind not in (HEADER, BODY):
+                        self._other_frame(kind, number, payload)
+                    elif channel.is_closing:
+                        pass
+                    elif kind == BODY:
+                        channel.body(payload)
+                    else:
+                        channel.header(payload)
+            except ChannelClosing as error:
+                self.publisher.flush()
+                self.close_channel(self.channels[number], error, _ids(payload) if kind == METHOD else PUBLISH)
+            except ConnectionClosing as error:
+                if error.ids is None and kind == METHOD:
+                    error.ids = _ids(payload)
+                raise
+            except SyntaxFault as fault:
+                raise _fault(kind, payload, fault) from None
+        return position
+
+    def _other_frame(self, kind: int, number: int, payload: bytes) -> None:
+        """A heartbeat, or what should not have come."""
+        if kind == HEARTBEAT and not payload:
+            if number:
+                raise unexpected_frame(kind, payload)
+        elif kind not in (HEADER, BODY):
+            raise frame_error(kind, payload, "unknown_frame")
+        elif number and self._handshake.is_running:
+            raise ConnectionClosing(UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
+        else:
+            raise unexpected_frame(kind, payload)
+
+    def _method_frame(self, number: int, payload: bytes) -> None:
+        if number and payload[:4] == _PUBLISH:
+            channel = self.channels.get(number)
+            if channel is not None and not channel.is_closing:
+                channel.publish_method(payload)
+                if not self._has_published:
+                    self._has_published = True
+                    if self.door.broker.refusal is not None:
+                        self._block()
+                return
+        elif number and payload[:4] == _ACK and len(payload) == 13:
+            channel = self.channels.get(number)
+            if channel is not None and not channel.is_closing and not channel.has_content:
+                channel.acknowledge(int.from_bytes(payload[4:12], "big"), payload[12] & 1 == 1)
+                return
+        if len(payload) < 4:
+            raise frame_error(METHOD, payload, "unknown_frame")
+        try:
+            method = methods.read(payload)
+        except KeyError:
+            class_id, method_id = _ids(payload)
+            raise ConnectionClosing(NOT_IMPLEMENTED, f"unknown method {class_id}.{method_id}") from None
+        # What was published or acknowledged before this comes before it.
+        self.publisher.flush()
+        self.flush_acknowledged()
+        if number == 0:
+            self._connection_method(method)
+        elif not self._handshake.is_running:
+            raise unexpected_frame(METHOD, payload)
+        else:
+            self._channel_method(number, method)
+
+    def _connection_method(self, method: Method) -> None:
+        if isinstance(method, methods.ConnectionClose):
+            self.flush()
+            self._end_all()
+            self._send(methods.ConnectionCloseOk())
+            self.flush()
+            self._end()
+        elif not self._handshake.is_running:
+            answer = self._handshake.take(method)
+            if answer is not None:
+                self._send(answer)
+            if self._handshake.is_running:
+                self._opened()
+        elif isinstance(method, methods.ConnectionUpdateSecret):
+            self._send(methods.ConnectionUpdateSecretOk())
+        else:
+            raise ConnectionClosing(CHANNEL_ERROR, "unexpected method in connection state running")
+
+    def _opened(self) -> None:
+        self.vhost, self.user = self._handshake.vhost, self._handshake.user
+        self.frame_max = self._handshake.frame_max
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._handshake.heartbeat_s:
+            self._timer = self._loop.call_later(self._handshake.heartbeat_s / 2, self._beat)
+
+    def _channel_method(self, number: int, method: Method) -> None:
+        channel = self.channels.get(number)
+        if channel is None:
+            self._open_channel(number, method)
+        elif isinstance(method, methods.ChannelOpen):
+            raise ConnectionClosing(CHANNEL_ERROR, "second 'channel.open' seen")
+        elif channel.is_closing:
+            # Both may close at the same time: each is answered, and the channel is free when ours is.
+            if isinstance(method, methods.ChannelClose):
+                channel.send(methods.ChannelCloseOk())
+            elif isinstance(method, methods.ChannelCloseOk):
+                del self.channels[number]
+        elif isinstance(method, methods.ChannelClose) and not channel.has_content:
+            self.flush()
+            channel.close()
+            del self.channels[number]
+            channel.send(methods.ChannelCloseOk())
+        else:
+            work = channel.method(method)
+            if work is not None:
+                self._hold(self._on_channel(channel, method, work))
+
+    def _open_channel(self, number: int, method: Method) -> None:
+        if not isinstance(method, methods.ChannelOpen):
+            raise ConnectionClosing(CHANNEL_ERROR, "expected 'channel.open'")
+        channel_max = self._handshake.channel_max
+        if len(self.channels) >= channel_max:
+            raise ConnectionClosing(
+                NOT_ALLOWED,
+                f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
+                f"({channel_max})",
+                ids=(0, 0),
+            )
+        if number > channel_max:
+            raise ConnectionClosing(
+                NOT_ALLOWED, f"channel {number} is above the negotiated channel_max ({channel_max})", ids=(0, 0)
+            )
+        channel = self.channels[number] = Channel(self, number)
+        channel.send(methods.ChannelOpenOk())
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def _hold(self, work: Coroutine[Any, Any, None], *, is_only_waiting: bool = False) -> None:
+        """Look at no further frame until this is done."""
+        self._transport.pause_reading()
+        self._is_held = True
+        self._is_only_waiting = is_only_waiting
+        self._waiting = self._loop.create_task(work)
+        self._waiting.add_done_callback(self._waited)
+
+    def _stop_waiting(self) -> None:
+        # Work goes on to its end: what it took or made would else belong to nobody.
+        if self._waiting is not None and self._is_only_waiting:
+            self._waiting.cancel()
+
+    def _waited(self, task: asyncio.Task[None]) -> None:
+        self._waiting = None
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, ConnectionClosing):
+            self._close(error)
+        elif isinstance(error, BrokerError):
+            self._close(ConnectionClosing(INTERNAL_ERROR, str(error)))
+        elif error is not None:
+            logger.error("a method failed on %s", self.peer, exc_info=error)
+            self._close(_internal())
+        if self._is_over or self._is_closing:
+            # A queue that was declared meanwhile has to go too.
+            self._end_all()
+        if not self._is_over:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Take up the frames again, unless there is still something to wait for."""
+        self.flush()
+        is_stopping = self.door.is_draining and not self._is_closing
+        if self._waiting is not None or self.is_flooded or self._is_over or is_stopping:
+            return
+        self._is_held = False
+        if self._buffer:
+            data, self._buffer = self._buffer, b""
+            self._work(data)
+        if not self._is_held and not self._is_over:
+            self._transport.resume_reading()
+
+    async def _on_channel(self, channel: Channel, method: Method, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except ChannelClosing as error:
+            self.close_channel(channel, error, method.INDEX)
+        except ConnectionClosing as error:
+            error.ids = error.ids or method.INDEX
+            raise
+        finally:
+            if self.channels.get(channel.number) is not channel:
+                # Gone meanwhile: what it got all the same goes back.
+                channel.close()
+
+    def hold_until_room(self) -> None:
+        """The log is behind: take nothing more until it has caught up."""
+        if self._waiting is None and not self._is_over and not self._is_closing:
+            self._hold(self.door.broker.room(), is_only_waiting=True)
+
+    def _block(self) -> None:
+        """The broker takes no publishes: tell the publisher, and read nothing more from it until it does again."""
+        self._hold(self._until_unblocked(), is_only_waiting=True)
+
+    async def _until_unblocked(self) -> None:
+        can_be_told = self.has_capability("connection.blocked")
+        if can_be_told:
+            self._send(methods.ConnectionBlocked(self.door.refusal_text()))
+            self.flush_soon()
+        await self.door.until_publishes_are_taken()
+        if can_be_told:
+            self._send(methods.ConnectionUnblocked())
+
+    # -- closing ------------------------------------------------------------------------------------------------------
+
+    def close_channel(self, channel: Channel, error: ChannelClosing, ids: Ids = PUBLISH) -> None:
+        """Say why; until the other side agrees, its frames are dropped."""
+        if channel.is_closing or self.channels.get(channel.number) is not channel:
+            return
+        logger.info("channel %d of %s closed: %s", channel.number, self.peer, error.reply_text)
+        self.flush()
+        channel.is_closing = True
+        channel.close()
+        channel.send(methods.ChannelClose(error.code, error.reply_text, *(error.ids or ids)))
+
+    def stop_reading(self) -> None:
+        """The broker is stopping: nothing more is taken, what was taken is still answered."""
+        self._is_held = True
+        self._transport.pause_reading()
+
+    def force_close(self) -> None:
+        """The broker is stopping."""
+        self._close(ConnectionClosing(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"))
+        self._go_on()
+
+    def broker_failed(self, error: BaseException) -> None:
+        if not self._is_over:
+            logger.error("closing %s: %s", self.peer, error)
+            self._close(ConnectionClosing(INTERNAL_ERROR, "the broker cannot confirm anything any more"))
+            self._go_on()
+
+    def _close(self, error: AmqpError) -> None:
+        """Say why, and wait a while for the other side to agree."""
+        if self._is_closing or self._is_over:
+            return
+        logger.info("connection %s closed: %s", self.peer, error.log_text)
+        if self._is_broker_well:
+            self.publisher.flush()
+        self.flush()
+        self._end_all()
+        if self._handshake.may_be_told:
+            self._send(methods.ConnectionClose(error.code, error.reply_text, *(error.ids or (0, 0))))
+        self.flush()
+        self._is_closing = True
+        self.is_flooded = False
+        self._stop_waiting()
+        if self._handshake.may_be_told:
+            self._abort_later()
+        else:
+            self._end()
+
+    def _drop_until_closed(self, kind: int, number: int, payload: bytes) -> None:
+        if kind == METHOD and number == 0:
+            index = _ids(payload)
+            if index == methods.ConnectionCloseOk.INDEX:
+                self._end()
+            elif index == methods.ConnectionClose.INDEX:
+                self._transport.write(frames.method_frame(0, methods.ConnectionCloseOk()))
+
+    def _end(self) -> None:
+        """Nothing more goes in or out, but for what is on its way."""
+        self._is_over = True
+        self._transport.close()
+        self._abort_later()
+
+    def _abort_later(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+
+    def _end_all(self) -> None:
+        """Channels, and the queues that are this connection's alone."""
+        self.flush_acknowledged()
+        channels, self.channels = self.channels, {}
+        for channel in channels.values():
+            if not channel.is_closing:
+                channel.close()
+        for (vhost, queue), owner in list(self.door.exclusive.items()):
+            if owner is self:
+                self.door.delete_soon(vhost, queue)
+
+
+def _ids(payload: bytes) -> Ids:
+    return int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big")
+
+
+def _fault(kind: int, payload: bytes, fault: SyntaxFault) -> ConnectionClosing:
+    """What RabbitMQ says of bytes it cannot read; of properties it only says that it fell over them (541)."""
+    if isinstance(fault, MalformedText):
+        return ConnectionClosing(FRAME_ERROR, str(fault), ids=(0, 0))
+    if kind == METHOD:
+        return undecodable(payload[4:], _ids(payload))
+    if len(payload) < 14:
+        return frame_error(kind, payload, "unknown_frame")
+    return ConnectionClosing(SYNTAX_ERROR, str(fault), ids=PUBLISH)
+
+
+def _internal() -> ConnectionClosing:
+    return ConnectionClosing(INTERNAL_ERROR, "an internal error; the broker's log says more")

@@ -1,0 +1,305 @@
+"""Publishing, the hot path in: what came in one read goes to the broker in one call per queue.
+
+A publisher sends the same method and header bytes again and again, so both are looked up by their bytes and taken apart
+once: `Target` for the method, `Prepared` for the properties. Where a key leads is remembered until an exchange, binding
+or queue changes. Measured against parsing each message: 2.1 us a message instead of 9.
+
+    method bytes ─▶ Target ─▶ header bytes ─▶ Prepared ─▶ body ─▶ the batch of its queue ─┐
+                                                                                         flush: publish, then
+    end of the read, or any other method ────────────────────────────────────────────────┘ confirm when durable
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from smista.core.errors import NamespaceNotFound, QueueFull, QueueNotFound
+from smista.core.exchanges import ExchangeInternal, ExchangeNotFound
+from smista.engine import Broker, Envelope, Publication, Published
+from smista.engine.errors import ResourceLow
+from smista.errors import BrokerError
+from smista.protocols.amqp import content, frames, methods, routing
+from smista.protocols.amqp.arguments import EXPIRY_MAX_MS
+from smista.protocols.amqp.content import BasicProperties
+from smista.protocols.amqp.door import REPLY_PREFIX, REPLY_TO
+from smista.protocols.amqp.replies import ACCESS_REFUSED, NO_ROUTE, NOT_FOUND, PRECONDITION_FAILED, ChannelClosing
+from smista.protocols.amqp.values import TYPE_NAMES
+
+if TYPE_CHECKING:
+    from smista.protocols.amqp.channel import Channel
+    from smista.protocols.amqp.connection import AmqpConnection
+
+CACHED_MAX = 1_000
+CACHED_PER_TARGET_MAX = 16
+CACHED_BYTES_MAX = 1_024
+"""Publishers whose properties differ from message to message gain nothing here, and must not cost memory."""
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+
+
+class Prepared:
+    """Properties that were looked at once."""
+
+    __slots__ = ("_routed_by", "delay_ms", "envelope", "extra_keys", "headers", "priority")
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        priority: int | None,
+        delay_ms: int | None,
+        headers: Mapping[str, Any] | None,
+        extra_keys: tuple[str, ...],
+    ) -> None:
+        self.envelope = envelope
+        self.priority = priority
+        self.delay_ms = delay_ms
+        self.headers = headers
+        self.extra_keys = extra_keys
+        self._routed_by: dict[str, Any] | None = None
+
+    @property
+    def routed_by(self) -> dict[str, Any]:
+        """The headers, for an exchange that looks at them."""
+        if self._routed_by is None:
+            self._routed_by = routing.routable(self.headers or {})
+        return self._routed_by
+
+
+class Target:
+    """A publish method that was looked at once: exchange, key, and where they lead."""
+
+    __slots__ = ("exchange", "is_mandatory", "looks_at_headers", "prepared", "queues", "routing_key", "version")
+
+    def __init__(self, method: methods.BasicPublish) -> None:
+        self.exchange = method.exchange
+        self.routing_key = method.routing_key
+        self.is_mandatory = method.mandatory
+        self.prepared: dict[bytes, Prepared] = {}
+        self.queues: tuple[str, ...] = ()
+        self.version = -1
+        self.looks_at_headers = False
+
+    def prepare(self, raw: bytes, channel: Channel) -> Prepared:
+        found = self.prepared.get(raw)
+        if found is None:
+            found = _prepare(self, raw, channel)
+            if len(raw) <= CACHED_BYTES_MAX:
+                if len(self.prepared) >= CACHED_PER_TARGET_MAX:
+                    self.prepared.clear()
+                self.prepared[raw] = found
+        return found
+
+    def route(self, broker: Broker, vhost: str, prepared: Prepared) -> tuple[str, ...]:
+        version = broker.topology_version(namespace=vhost)
+        if version != self.version:
+            self.looks_at_headers = broker.looks_at_headers(self.exchange, namespace=vhost)
+            self.queues = broker.queues_for(self.exchange, self.routing_key, namespace=vhost)
+            self.version = version
+        if not self.looks_at_headers and not prepared.extra_keys:
+            return self.queues
+        return broker.queues_for(
+            self.exchange,
+            self.routing_key,
+            headers=prepared.routed_by if self.looks_at_headers else None,
+            extra_keys=prepared.extra_keys,
+            namespace=vhost,
+        )
+
+
+def _prepare(target: Target, raw: bytes, channel: Channel) -> Prepared:
+    said = content.read_properties(raw)
+    headers = said.headers or {}
+    is_changed = False
+    if said.user_id is not None and said.user_id != channel.connection.user:
+        raise ChannelClosing(
+            PRECONDITION_FAILED,
+            f"user_id property set to '{said.user_id}' but authenticated user was '{channel.connection.user}'",
+        )
+    if said.reply_to == REPLY_TO:
+        if channel.reply_token is None:
+            raise ChannelClosing(PRECONDITION_FAILED, "fast reply consumer does not exist")
+        said.reply_to = REPLY_PREFIX + channel.reply_token
+        is_changed = True
+    extra_keys = (*_keys(said, "CC"), *_keys(said, "BCC"))
+    if "BCC" in headers:
+        said.headers = headers = {name: value for name, value in headers.items() if name != "BCC"}
+        is_changed = True
+    kept = content.write_properties(said) if is_changed else raw
+    deduplication_id = headers.get("x-deduplication-header")
+    envelope = Envelope(
+        content.TAG + kept,
+        target.exchange,
+        target.routing_key,
+        None,
+        str(deduplication_id)[:1024] if deduplication_id not in (None, "") else None,
+        _expiration(said.expiration),
+    )
+    return Prepared(envelope, said.priority, _delay(headers), headers or None, extra_keys)
+
+
+def _keys(said: BasicProperties, name: str) -> tuple[str, ...]:
+    if said.headers is None or name not in said.headers:
+        return ()
+    keys = said.headers[name]
+    if not isinstance(keys, list):
+        assert said.came is not None
+        type_name = TYPE_NAMES[chr(said.came[1][name][0])]
+        raise ChannelClosing(
+            PRECONDITION_FAILED, f'invalid message: {{unacceptable_type_in_header,"{name}",{type_name}}}'
+        )
+    return tuple(key for key in keys if isinstance(key, str))
+
+
+def _expiration(text: str | None) -> int | None:
+    if text is None:
+        return None
+    found = _INTEGER.match(text)
+    if found is None:
+        why = "no_integer"
+    elif found.end() < len(text):
+        why = f'{{leftover_string,"{text[found.end() :]}"}}'
+    elif int(text) < 0:
+        why = f"{{value_negative,{int(text)}}}"
+    elif int(text) > EXPIRY_MAX_MS:
+        why = f"{{value_too_large,{int(text)}}}"
+    else:
+        return int(text)
+    raise ChannelClosing(PRECONDITION_FAILED, f"invalid expiration '{text}': {why}")
+
+
+def _delay(headers: Mapping[str, Any]) -> int | None:
+    value = headers.get("x-delay")
+    return value if type(value) is int and 0 < value < 1 << 52 else None
+
+
+class _Batch:
+    __slots__ = ("origins", "publications")
+
+    def __init__(self) -> None:
+        self.publications: list[Publication] = []
+        self.origins: list[tuple[Channel, int]] = []
+
+
+class Publisher:
+    """What one connection publishes."""
+
+    def __init__(self, connection: AmqpConnection) -> None:
+        self._connection = connection
+        self._broker = connection.door.broker
+        self._batches: dict[str, _Batch] = {}
+        self._confirms: dict[Channel, int] = {}
+        """By channel, the highest tag that will be confirmed by the next flush."""
+        self._nacks: list[tuple[Channel, int]] = []
+
+    def publish(self, channel: Channel, target: Target, prepared: Prepared, body: bytes) -> None:
+        """Publish now or with the next flush. Raises what closes the channel."""
+        tag = 0
+        if channel.is_confirming:
+            channel.publish_tag = tag = channel.publish_tag + 1
+            self._confirms[channel] = tag
+        queues = self.route(target, prepared)
+        if len(queues) == 1:
+            batch = self._batches.get(queues[0])
+            if batch is None:
+                batch = self._batches[queues[0]] = _Batch()
+            batch.publications.append(Publication(body, prepared.envelope, prepared.priority, prepared.delay_ms))
+            batch.origins.append((channel, tag))
+        elif queues:
+            self._publish_to_several(channel, tag, queues, prepared, body)
+        elif not self._reply(target, prepared, body) and target.is_mandatory:
+            self._return(channel, target, prepared, body)
+
+    def route(self, target: Target, prepared: Prepared) -> tuple[str, ...]:
+        """Where a message would go. Raises what closes the channel."""
+        vhost = self._connection.vhost
+        try:
+            return target.route(self._broker, vhost, prepared)
+        except (ExchangeNotFound, NamespaceNotFound):
+            raise ChannelClosing(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{vhost}'") from None
+        except ExchangeInternal:
+            raise ChannelClosing(
+                ACCESS_REFUSED, f"cannot publish to internal exchange '{target.exchange}' in vhost '{vhost}'"
+            ) from None
+
+    def flush(self) -> None:
+        """Hand everything to the broker; confirm it when it is on disk."""
+        self._flush_batches()
+        if self._confirms:
+            confirms, self._confirms = self._confirms, {}
+            nacks, self._nacks = self._nacks, []
+            self._broker.when_durable(lambda error: self._durable(confirms, nacks, error))
+        if self._broker.is_behind:
+            self._connection.hold_until_room()
+
+    def _publish_batch(self, queue: str, batch: _Batch) -> None:
+        try:
+            results = self._broker.publish_now(
+                queue, batch.publications, is_use=False, namespace=self._connection.vhost
+            )
+        except QueueNotFound:
+            # Deleted since it was routed: as if no binding had led there.
+            return
+        except ResourceLow:
+            self._nacks += [origin for origin in batch.origins if origin[1]]
+            return
+        for (channel, tag), result in zip(batch.origins, results, strict=True):
+            if type(result) is not Published:
+                assert isinstance(result, BrokerError)
+                self._refused(channel, tag, result)
+
+    def _publish_to_several(
+        self, channel: Channel, tag: int, queues: tuple[str, ...], prepared: Prepared, body: bytes
+    ) -> None:
+        # What goes to one of these queues alone and came before must be in it first.
+        self._flush_batches()
+        publication = Publication(body, prepared.envelope, prepared.priority, prepared.delay_ms)
+        try:
+            results = self._broker.publish_to_queues_now(
+                queues, publication, is_use=False, namespace=self._connection.vhost
+            )
+        except BrokerError as error:
+            results = [error]
+        refusal = next((result for result in results if isinstance(result, BrokerError)), None)
+        if refusal is not None:
+            self._refused(channel, tag, refusal)
+
+    def _flush_batches(self) -> None:
+        if self._batches:
+            batches, self._batches = self._batches, {}
+            for queue, batch in batches.items():
+                self._publish_batch(queue, batch)
+
+    def _refused(self, channel: Channel, tag: int, error: BrokerError) -> None:
+        if isinstance(error, (QueueFull, ResourceLow)):
+            if tag:
+                self._nacks.append((channel, tag))
+            channel.is_commit_partial = True
+            return
+        # Not raised: whatever is being done now, it was this channel that published.
+        self._connection.close_channel(channel, ChannelClosing(PRECONDITION_FAILED, str(error)))
+
+    def _durable(
+        self, confirms: dict[Channel, int], nacks: list[tuple[Channel, int]], error: BaseException | None
+    ) -> None:
+        if error is not None:
+            self._connection.broker_failed(error)
+            return
+        for channel, tag in confirms.items():
+            channel.confirm_up_to(tag, [refused for origin, refused in nacks if origin is channel] if nacks else [])
+        self._connection.flush_soon()
+
+    def _return(self, channel: Channel, target: Target, prepared: Prepared, body: bytes) -> None:
+        head = methods.BasicReturn(NO_ROUTE, "NO_ROUTE", target.exchange, target.routing_key)
+        out = self._connection.out
+        out.append(frames.method_frame(channel.number, head))
+        raw = prepared.envelope.properties[1:]
+        out.append(frames.frame(frames.HEADER, channel.number, content.write_head(len(body), raw)))
+        out.extend(frames.body_frames(channel.number, body, self._connection.frame_max))
+
+    def _reply(self, target: Target, prepared: Prepared, body: bytes) -> bool:
+        """A direct reply goes to whoever asked, past all queues; nothing if nobody waits for it."""
+        if target.exchange or not target.routing_key.startswith(REPLY_PREFIX):
+            return False
+        waiting = self._connection.door.reply_channels.get(target.routing_key.removeprefix(REPLY_PREFIX))
+        return waiting is not None and waiting.deliver_reply(target.routing_key, prepared, body)

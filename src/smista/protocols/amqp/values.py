@@ -1,0 +1,282 @@
+"""Values on the wire: integers, strings, and field tables with their types.
+
+Reading goes through a `Reader` over one frame's payload. No length in the data is believed before it has been held
+against what is there, so nothing is ever allocated for bytes that did not come. What cannot be read is a `SyntaxFault`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+DEPTH_MAX = 64
+"""Tables and arrays within each other; more is taken for an attack on the stack."""
+SHORT_BYTES_MAX = 255
+
+_SHORT = struct.Struct(">H")
+_LONG = struct.Struct(">I")
+_LONG_LONG = struct.Struct(">Q")
+_FIXED: dict[int, struct.Struct] = {
+    ord("b"): struct.Struct(">b"),
+    ord("B"): struct.Struct(">B"),
+    ord("s"): struct.Struct(">h"),
+    ord("u"): struct.Struct(">H"),
+    ord("I"): struct.Struct(">i"),
+    ord("i"): struct.Struct(">I"),
+    ord("l"): struct.Struct(">q"),
+    ord("L"): struct.Struct(">q"),
+    ord("f"): struct.Struct(">f"),
+    ord("d"): struct.Struct(">d"),
+}
+
+
+class SyntaxFault(Exception):
+    """The bytes are not what AMQP says should stand here."""
+
+
+class MalformedText(SyntaxFault):
+    """A name is not UTF-8."""
+
+
+class Timestamp(int):
+    """Seconds since 1970, as type `T`."""
+
+
+class LongInteger(int):
+    """Written as type `l` whatever its size."""
+
+
+class Octets(bytes):
+    """Written as type `x`: bytes that are no text."""
+
+
+class Arguments(dict[str, Any]):
+    """A table that was read, and by name the types its values had on the wire, in RabbitMQ's words."""
+
+    __slots__ = ("types",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: dict[str, str] = {}
+
+
+TYPE_NAMES = {
+    "A": "array",
+    "B": "unsignedbyte",
+    "D": "decimal",
+    "F": "table",
+    "I": "signedint",
+    "L": "long",
+    "S": "longstr",
+    "T": "timestamp",
+    "V": "void",
+    "b": "byte",
+    "d": "double",
+    "f": "float",
+    "i": "unsignedint",
+    "l": "long",
+    "s": "short",
+    "t": "bool",
+    "u": "unsignedshort",
+    "x": "binary",
+}
+
+
+class Reader:
+    __slots__ = ("data", "end", "position")
+
+    def __init__(self, data: bytes, position: int = 0, end: int | None = None) -> None:
+        self.data = data
+        self.position = position
+        self.end = len(data) if end is None else end
+
+    def take(self, count: int) -> int:
+        """Where `count` bytes start that are then behind us."""
+        start = self.position
+        if start + count > self.end:
+            raise SyntaxFault(f"{count} bytes are announced and {self.end - start} are there")
+        self.position = start + count
+        return start
+
+    def octet(self) -> int:
+        return self.data[self.take(1)]
+
+    def short(self) -> int:
+        return int(_SHORT.unpack_from(self.data, self.take(2))[0])
+
+    def long(self) -> int:
+        return int(_LONG.unpack_from(self.data, self.take(4))[0])
+
+    def long_long(self) -> int:
+        return int(_LONG_LONG.unpack_from(self.data, self.take(8))[0])
+
+    def raw(self, count: int) -> bytes:
+        start = self.take(count)
+        return self.data[start : start + count]
+
+    def short_string(self) -> str:
+        """Text; what is not UTF-8 is somebody's bytes all the same: kept, and given back as it came."""
+        return self.raw(self.octet()).decode("utf-8", "surrogateescape")
+
+    def name(self) -> str:
+        """A short string that has to be text."""
+        try:
+            return self.raw(self.octet()).decode()
+        except UnicodeDecodeError:
+            raise MalformedText("Malformed UTF-8 in shortstr") from None
+
+    def long_string(self) -> bytes:
+        return self.raw(self.long())
+
+    def table(self, depth: int = 0) -> Arguments:
+        inner = self._inside(depth)
+        found = Arguments()
+        while inner.position < inner.end:
+            name = inner.short_string()
+            start = inner.position
+            found[name] = inner.value(depth)
+            found.types[name] = TYPE_NAMES[chr(self.data[start])]
+        return found
+
+    def table_and_bytes(self) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """A table, and by name the bytes of each value with its type, for who wants to write it again as it came."""
+        inner = self._inside(0)
+        found: dict[str, Any] = {}
+        written: dict[str, bytes] = {}
+        while inner.position < inner.end:
+            name = inner.short_string()
+            start = inner.position
+            found[name] = inner.value()
+            written[name] = self.data[start : inner.position]
+        return found, written
+
+    def value(self, depth: int = 0) -> Any:
+        tag = self.octet()
+        fixed = _FIXED.get(tag)
+        if fixed is not None:
+            return fixed.unpack_from(self.data, self.take(fixed.size))[0]
+        match chr(tag):
+            case "S":
+                return _text_or_bytes(self.long_string())
+            case "t":
+                return self.octet() != 0
+            case "F":
+                return self.table(depth + 1)
+            case "A":
+                return self._array(depth + 1)
+            case "T":
+                return Timestamp(self.long_long())
+            case "D":
+                scale = self.octet()
+                unscaled = struct.unpack_from(">i", self.data, self.take(4))[0]
+                return Decimal(unscaled).scaleb(-scale)
+            case "x":
+                return Octets(self.long_string())
+            case "V":
+                return None
+        raise SyntaxFault(f"a table holds a value of unknown type {tag}")
+
+    def _array(self, depth: int) -> list[Any]:
+        inner = self._inside(depth)
+        found = []
+        while inner.position < inner.end:
+            found.append(inner.value(depth))
+        return found
+
+    def _inside(self, depth: int) -> Reader:
+        """What a length announces, to be read by itself; it is behind us then."""
+        if depth > DEPTH_MAX:
+            raise SyntaxFault(f"tables are nested more than {DEPTH_MAX} deep")
+        length = self.long()
+        start = self.take(length)
+        return Reader(self.data, start, start + length)
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def short_string(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogateescape")
+    if len(data) > SHORT_BYTES_MAX:
+        raise ValueError(f"a short string of {len(data)} bytes")
+    return bytes((len(data),)) + data
+
+
+def cut(text: str) -> str:
+    """As much of a text as a short string holds, and always UTF-8."""
+    data = text.encode("utf-8", "surrogateescape")
+    if len(data) > SHORT_BYTES_MAX:
+        data = data[: SHORT_BYTES_MAX - 3] + b"..."
+        return data.decode("utf-8", "ignore")
+    return data.decode("utf-8", "replace")
+
+
+def long_string(data: bytes) -> bytes:
+    return _LONG.pack(len(data)) + data
+
+
+def table(values: Mapping[str, object]) -> bytes:
+    return long_string(b"".join(short_string(name) + field(value) for name, value in values.items()))
+
+
+def table_as_it_came(values: Mapping[str, object], read: Mapping[str, object], written: Mapping[str, bytes]) -> bytes:
+    """A table in which values that are still those that were read keep their bytes, and so their types."""
+    entries = []
+    for name, value in values.items():
+        is_kept = name in read and read[name] is value
+        entries.append(short_string(name) + (written[name] if is_kept else field(value)))
+    return long_string(b"".join(entries))
+
+
+def field(value: object) -> bytes:
+    """A value with its type, as RabbitMQ's own clients write it."""
+    match value:
+        case bool():
+            return b"t\x01" if value else b"t\x00"
+        case Timestamp():
+            return b"T" + _LONG_LONG.pack(value)
+        case LongInteger():
+            return b"l" + _FIXED[ord("l")].pack(value)
+        case int():
+            return _integer(value)
+        case str():
+            return b"S" + long_string(value.encode("utf-8", "surrogateescape"))
+        case Octets():
+            return b"x" + long_string(value)
+        case bytes():
+            return b"S" + long_string(value)
+        case float():
+            return b"d" + _FIXED[ord("d")].pack(value)
+        case None:
+            return b"V"
+        case Decimal():
+            return _decimal(value)
+        case Mapping():
+            return b"F" + table(value)
+        case Sequence():
+            return b"A" + long_string(b"".join(field(each) for each in value))
+    return b"S" + long_string(str(value).encode())
+
+
+def _integer(value: int) -> bytes:
+    if -(1 << 31) <= value < 1 << 31:
+        return b"I" + _FIXED[ord("I")].pack(value)
+    if -(1 << 63) <= value < 1 << 63:
+        return b"l" + _FIXED[ord("l")].pack(value)
+    return b"S" + long_string(str(value).encode())
+
+
+def _decimal(value: Decimal) -> bytes:
+    if value.is_finite() and value.adjusted() < 10:
+        exponent = value.as_tuple().exponent
+        scale = -exponent if isinstance(exponent, int) and exponent < 0 else 0
+        unscaled = int(value.scaleb(scale)) if scale <= 255 else 1 << 31
+        if -(1 << 31) <= unscaled < 1 << 31:
+            return b"D" + bytes((scale,)) + struct.pack(">i", unscaled)
+    return b"S" + long_string(str(value).encode())

@@ -1,0 +1,195 @@
+"""A connection without a socket, over a log that does what it is told: for what happens between two frames."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from smista.engine import Broker, BrokerSettings
+from smista.protocols.amqp import methods
+from smista.protocols.amqp.connection import AmqpConnection
+from smista.protocols.amqp.door import AmqpDoor, AmqpSettings
+from smista.protocols.amqp.frames import METHOD
+from smista.protocols.amqp.methods import Method
+from tests.engine.bench import SETTINGS, KeptLog
+from tests.protocols.amqp.raw import HELLO, OPEN, Frame, on, start_ok, tune_ok
+
+M = TypeVar("M", bound=Method)
+
+
+class Wire(asyncio.Transport):
+    """Takes what is written; hands over what is fed to it unless reading is paused."""
+
+    def __init__(self, connection: AmqpConnection) -> None:
+        super().__init__()
+        self._connection = connection
+        self._fed = b""
+        self.written = b""
+        self.has_written = asyncio.Event()
+        self.is_paused = False
+        self.is_closed = False
+        self.was_aborted = False
+        self.waiting_bytes = 0
+        """What the other side has not read, as we say."""
+
+    def feed(self, data: bytes) -> None:
+        self._fed += data
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._fed and not self.is_paused and not self.is_closed:
+            data, self._fed = self._fed, b""
+            self._connection.data_received(data)
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        if self.is_paused:
+            self.is_paused = False
+            asyncio.get_running_loop().call_soon(self._hand_over)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.is_closed, "written after the end"
+        self.written += bytes(data)
+        self.has_written.set()
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self.has_written.set()
+            asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
+
+    def abort(self) -> None:
+        self.was_aborted = self.was_aborted or not self.is_closed
+        self.close()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 12345) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting_bytes
+
+
+class Client:
+    """The other side of a wire."""
+
+    def __init__(self, door: AmqpDoor) -> None:
+        self.connection = door.make_protocol()
+        self.wire = Wire(self.connection)
+        self._read = 0
+        self.connection.connection_made(self.wire)
+
+    async def open(self, *, channels: int = 1, heartbeat: int = 0) -> Client:
+        self.feed(HELLO, start_ok(), tune_ok(heartbeat=heartbeat), OPEN)
+        await self.expect_all(methods.ConnectionStart, methods.ConnectionTune, methods.ConnectionOpenOk)
+        for number in range(1, channels + 1):
+            self.feed(on(number, methods.ChannelOpen()))
+            await self.expect(methods.ChannelOpenOk)
+        return self
+
+    def feed(self, *data: bytes) -> None:
+        self.wire.feed(b"".join(data))
+
+    async def frame(self) -> Frame:
+        """The next frame that was written."""
+        while True:
+            found = self._parse()
+            if found is not None:
+                return found
+            assert not self.wire.is_closed, "nothing more comes"
+            self.wire.has_written.clear()
+            async with asyncio.timeout(30):
+                await self.wire.has_written.wait()
+
+    def _parse(self) -> Frame | None:
+        written = self.wire.written
+        if len(written) - self._read < 8:
+            return None
+        kind, number, length = struct.unpack_from(">BHI", written, self._read)
+        first = self._read + 7
+        if len(written) < first + length + 1:
+            return None
+        assert written[first + length] == 0xCE
+        self._read = first + length + 1
+        return kind, number, written[first : first + length]
+
+    async def expect(self, kind: type[M]) -> M:
+        """The next frame, which has to be this method."""
+        found, _, payload = await self.frame()
+        assert found == METHOD, (found, payload)
+        method = methods.read(payload)
+        assert isinstance(method, kind), method
+        return method
+
+    async def expect_all(self, *kinds: type[Method]) -> None:
+        """The next frames, which have to be these methods."""
+        for kind in kinds:
+            await self.expect(kind)
+
+    async def method(self) -> tuple[int, Method]:
+        """The next frame, a method, and its channel."""
+        found, number, payload = await self.frame()
+        assert found == METHOD, (found, payload)
+        return number, methods.read(payload)
+
+    async def content(self) -> bytes:
+        _, _, payload = await self.frame()
+        size = int.from_bytes(payload[4:12], "big")
+        body = b""
+        while len(body) < size:
+            body += (await self.frame())[2]
+        return body
+
+    @property
+    def has_nothing(self) -> bool:
+        """Whether all that was written has been looked at."""
+        return self._read == len(self.wire.written)
+
+    def lose(self) -> None:
+        """The socket is gone."""
+        self.wire.is_closed = True
+        self.connection.connection_lost(ConnectionResetError())
+
+
+class Server:
+    """A broker with a door for AMQP."""
+
+    broker: Broker
+    door: AmqpDoor
+
+    def __init__(self) -> None:
+        self.log = KeptLog()
+
+    async def start(self, settings: BrokerSettings = SETTINGS, amqp: AmqpSettings | None = None) -> Server:
+        self.broker = await Broker.open(self.log, settings)
+        self.door = AmqpDoor(self.broker, amqp)
+        return self
+
+    async def connect(self, *, channels: int = 1, heartbeat: int = 0) -> Client:
+        return await Client(self.door).open(channels=channels, heartbeat=heartbeat)
+
+    async def stop(self) -> None:
+        self.log.gate.set()
+        for connection in list(self.door.connections):
+            connection.abort()
+        await self.door.drain()
+        await self.broker.close()
+
+
+async def settle() -> None:
+    """Let everything that is due on the loop happen."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Return when something has become true that nobody reports."""
+    async with asyncio.timeout(30):
+        while not is_so():  # noqa: ASYNC110 (the broker tells nobody)
+            await asyncio.sleep(0)
