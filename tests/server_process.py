@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import IO
 
 _LISTENING = re.compile(r"http listening on (http://\S+)")
 _AMQP_LISTENING = re.compile(r"amqp listening on amqp://\S+:(\d+)")
@@ -21,6 +22,7 @@ class ServerProcess:
         self._data = data
         self._flags = flags
         self._process: subprocess.Popen[str] | None = None
+        self._collecting: threading.Thread | None = None
         self.url = ""
         self.amqp_port = 0
         self.lines: list[str] = []
@@ -67,14 +69,14 @@ class ServerProcess:
                 break
         else:
             raise AssertionError(f"the server ended with {self._process.wait()}: " + "\n".join(self.lines))
-        threading.Thread(target=self._collect, daemon=True).start()
+        self._collecting = threading.Thread(target=self._collect, args=(self._process.stdout,), daemon=True)
+        self._collecting.start()
         return self
 
-    def _collect(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.lines.append(line.rstrip("\n"))
+    def _collect(self, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                self.lines.append(line.rstrip("\n"))
 
     def restart(self) -> ServerProcess:
         """On the same ports and data."""
@@ -102,5 +104,5 @@ class ServerProcess:
     def __exit__(self, *_: object) -> None:
         if self._process is not None and self._process.poll() is None:
             self.stop()
-        if self._process is not None and self._process.stdout is not None:
-            self._process.stdout.close()
+        if self._collecting is not None:
+            self._collecting.join(60)

@@ -22,20 +22,9 @@ pytestmark = pytest.mark.slow
 KILLS = 25 if os.environ.get("SMISTA_LONG") else 5
 
 
-class Mortal(ServerProcess):
-    """One that dies several times in a test: each time its pipe is closed."""
-
-    def _collect(self) -> None:
-        assert self._process is not None
-        pipe = self._process.stdout
-        super()._collect()
-        assert pipe is not None
-        pipe.close()
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    with Mortal(tmp_path / "data") as server:
+    with ServerProcess(tmp_path / "data") as server:
         yield server
 
 
