@@ -203,11 +203,11 @@ def test_the_consumers_of_a_deleted_queue_are_cancelled(place: Place, connection
 def test_a_wrong_password_and_an_unknown_virtual_host_are_refused(place: Place) -> None:
     wrong = parameters(place.address)
     wrong.credentials = pika.PlainCredentials("guest", "wrong")
-    with pytest.raises(ProbableAuthenticationError, match="403.*ACCESS_REFUSED - Login was refused"):
+    with pytest.raises(ProbableAuthenticationError, match=r"403.*ACCESS_REFUSED - Login was refused"):
         pika.BlockingConnection(wrong)
     elsewhere = parameters(place.address)
     elsewhere.virtual_host = "nowhere"
-    with pytest.raises(ProbableAccessDeniedError, match="530.*NOT_ALLOWED - vhost nowhere not found"):
+    with pytest.raises(ProbableAccessDeniedError, match=r"530.*NOT_ALLOWED - vhost nowhere not found"):
         pika.BlockingConnection(elsewhere)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -192,11 +193,15 @@ async def test_frames_after_one_that_waits_for_the_disk_wait_with_it(server: Ser
     assert not client.wire.is_paused
 
 
-async def test_an_exclusive_queue_whose_declarer_is_gone_before_it_is_on_disk_goes_too(server: Server) -> None:
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_an_exclusive_queue_whose_declarer_is_gone_before_it_is_on_disk_goes_too(
+    server: Server, has_begun: bool
+) -> None:
     client = await server.connect()
     server.log.gate.clear()
     client.feed(on(1, methods.QueueDeclare(0, "mine", False, False, True, False, False, {})))
-    await settle()
+    if has_begun:
+        await settle()
     client.lose()
     server.log.gate.set()
     other = await server.connect()
@@ -206,7 +211,8 @@ async def test_an_exclusive_queue_whose_declarer_is_gone_before_it_is_on_disk_go
     await other.expect(methods.BasicQosOk)
 
 
-async def test_a_message_that_was_got_by_somebody_who_is_gone_goes_back(server: Server) -> None:
+@pytest.mark.parametrize("is_no_ack", [True, False])
+async def test_a_message_that_was_got_by_somebody_who_is_gone_goes_back(server: Server, is_no_ack: bool) -> None:
     client = await server.connect()
     client.feed(on(1, declare("q")), message(b"x", "q"), on(1, QOS))
     await client.expect_all(methods.QueueDeclareOk, methods.BasicQosOk)
@@ -218,12 +224,56 @@ async def test_a_message_that_was_got_by_somebody_who_is_gone_goes_back(server: 
         return deliveries
 
     server.broker.receive = receive_slowly  # type: ignore[method-assign] # as if the body had to be read back first
-    client.feed(on(1, methods.BasicGet(0, "q", False)))
+    client.feed(on(1, methods.BasicGet(0, "q", is_no_ack)))
     await settle()
     assert server.broker.stats("q").in_flight == 1
     client.lose()
     may_go_on.set()
     await until(lambda: server.broker.stats("q").ready == 1)
+
+
+@pytest.mark.parametrize("ending", ["lost", "closed", "channel closed", "cancelled"])
+@pytest.mark.parametrize("is_no_ack", [True, False])
+async def test_what_is_still_being_read_back_for_a_consumer_that_ends_goes_back(ending: str, is_no_ack: bool) -> None:
+    server = await Server().start(msgspec.structs.replace(SETTINGS, resident_bytes_max=0))
+    client = await server.connect()
+    client.feed(on(1, declare("q")), message(b"1", "q"), message(b"2", "q"), on(1, QOS))
+    await client.expect_all(methods.QueueDeclareOk, methods.BasicQosOk)
+    await server.broker.durable()
+    # What was handed out once need not stay in memory.
+    client.feed(on(1, methods.BasicGet(0, "q", False), methods.BasicGet(0, "q", False)))
+    for _ in range(2):
+        await client.expect(methods.BasicGetOk)
+        await client.content()
+    client.feed(on(1, methods.BasicNack(0, True, True)))
+    read, may_read = server.log.read, threading.Event()
+
+    def read_slowly(position: int) -> bytes:
+        assert may_read.wait(10)
+        return read(position)
+
+    server.log.read = read_slowly  # type: ignore[method-assign] # a slow disk
+    client.feed(on(1, methods.BasicConsume(0, "q", "me", False, is_no_ack, False, False, {})))
+    await client.expect(methods.BasicConsumeOk)
+    await until(lambda: server.broker.stats("q").in_flight == 2)
+    match ending:
+        case "lost":
+            client.lose()
+        case "closed":
+            client.feed(on(0, CLOSE))
+        case "channel closed":
+            client.feed(on(1, CLOSE_CHANNEL))
+        case "cancelled":
+            client.feed(on(1, methods.BasicCancel("me", False)))
+    assert server.broker.stats("q").ready == 2
+    may_read.set()
+    await settle()
+    other = await server.connect()
+    other.feed(on(1, GET, GET))
+    for body in (b"1", b"2"):
+        await other.expect(methods.BasicGetOk)
+        assert await other.content() == body
+    await server.stop()
 
 
 async def test_what_was_declared_or_got_when_the_connection_is_closed_is_not_answered(server: Server) -> None:
@@ -604,6 +654,21 @@ async def test_a_consumer_without_a_limit_gets_as_much_as_fits_and_the_rest_when
         assert len(await client.content()) == len(body)
     stats = server.broker.stats("q")
     assert (stats.ready, stats.in_flight) == (0, 0 if is_no_ack else 400)
+
+
+async def test_a_consumer_without_a_limit_gets_small_messages_bit_by_bit_too(server: Server) -> None:
+    client = await server.connect()
+    client.feed(on(1, declare("q")), message(b"small", "q") * 40_000)
+    await client.expect(methods.QueueDeclareOk)
+    await until(lambda: server.broker.stats("q").ready == 40_000)
+    client.feed(on(1, methods.BasicConsume(0, "q", "me", False, False, False, False, {})))
+    await client.expect(methods.BasicConsumeOk)
+    await until(lambda: server.broker.stats("q").in_flight > 0)
+    client.connection.pause_writing()
+    await settle()
+    assert server.broker.stats("q").ready > 30_000
+    client.connection.resume_writing()
+    await until(lambda: server.broker.stats("q").ready == 0)
 
 
 async def test_a_client_that_asks_and_never_reads_is_not_read_from_any_more() -> None:

@@ -31,10 +31,38 @@ def test_a_frame_of_messages_has_its_bounds(server: ServerProcess, http: Caller,
         assert talk.ask("ack", up_to=2_000) == {"success": True}
 
 
+def test_a_slow_reader_gets_everything_however_much_waits(server: ServerProcess, http: Caller) -> None:
+    """More than the bound waits for it, again and again, and it goes on reading."""
+    with Talk(server.address, "msgpack") as talk:
+        queue = http.new_queue(max_prefetch=10_000)
+        fill(http, queue, 10)
+        talk.subscribe(queue, prefetch=2_000)
+        seen = len(talk.tags(10))
+        for _ in range(40):
+            http.call("queue.publish_batch", queue=queue, messages=[{"message": "x" * 10_000}] * 50)
+        while seen < 2_000:
+            seen += len(talk.tags(1))
+        assert http.stats(queue)["in_flight"] == 2_000
+        assert talk.ask("ack", up_to=2_000) == {"success": True}
+        talk.messages(10)
+
+
+def test_a_client_may_send_before_it_reads_what_was_pushed_to_it(server: ServerProcess, http: Caller) -> None:
+    """If what is pushed kept us from reading, we would wait for each other."""
+    with Stubborn(server.address, receive_buffer=10_000) as client:
+        queue, target = http.new_queue(), http.new_queue()
+        http.call("queue.publish_batch", queue=queue, messages=[{"message": "x" * 10_000}] * 500)
+        client.ask("subscribe", queue=queue, prefetch=500)
+        publish = asked("queue.publish", request_id=None, queue=target, message="x" * 50_000)
+        for _ in range(400):
+            client.send(publish)
+        until(lambda: http.stats(target)["depth"] == 400)
+
+
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[ServerProcess]:
     """A server that soon cuts off who reads nothing."""
-    flags = ("--body-timeout-s", "1", "--output-bytes-max", "65536")
+    flags = ("--body-timeout-s", "3", "--output-bytes-max", "65536")
     with ServerProcess(None, *flags) as server:
         yield server
     assert [line for line in server.lines if "Traceback" in line or " ERROR " in line] == []
@@ -61,22 +89,6 @@ def test_a_stalled_reader_holds_a_bounded_part_until_it_is_cut_off(hasty: Server
         assert http.stats(queue)["depth"] == 0
 
 
-def test_a_slow_reader_gets_everything_however_much_waits(hasty: ServerProcess) -> None:
-    """More than the bound waits for it, again and again, and it goes on reading."""
-    with Caller(hasty.address) as http, Talk(hasty.address, "msgpack") as talk:
-        queue = http.new_queue(max_prefetch=10_000)
-        fill(http, queue, 10)
-        talk.subscribe(queue, prefetch=2_000)
-        seen = len(talk.tags(10))
-        for _ in range(40):
-            http.call("queue.publish_batch", queue=queue, messages=[{"message": "x" * 10_000}] * 50)
-        while seen < 2_000:
-            seen += len(talk.tags(1))
-        assert http.stats(queue)["in_flight"] == 2_000
-        assert talk.ask("ack", up_to=2_000) == {"success": True}
-        talk.messages(10)
-
-
 def test_a_client_that_sends_and_does_not_read_is_not_read_either(hasty: ServerProcess) -> None:
     with Caller(hasty.address) as http:
         queue = http.new_queue()
@@ -101,18 +113,6 @@ def test_the_answers_to_an_array_have_their_bounds(hasty: ServerProcess) -> None
         carried_out = [answer for answer in answers if "result" in answer]
         assert len(carried_out) < 200
         assert {answer["error"]["code"] for answer in answers[len(carried_out) :]} == {"too_many_requests"}
-
-
-def test_a_client_may_send_before_it_reads_what_was_pushed_to_it(hasty: ServerProcess) -> None:
-    """If what is pushed kept us from reading, we would wait for each other."""
-    with Caller(hasty.address) as http, Stubborn(hasty.address, receive_buffer=10_000) as client:
-        queue, target = http.new_queue(), http.new_queue()
-        http.call("queue.publish_batch", queue=queue, messages=[{"message": "x" * 10_000}] * 500)
-        client.ask("subscribe", queue=queue, prefetch=500)
-        publish = asked("queue.publish", request_id=None, queue=target, message="x" * 50_000)
-        for _ in range(400):
-            client.send(publish)
-        until(lambda: http.stats(target)["depth"] == 400)
 
 
 def resident_bytes(pid: int) -> int:

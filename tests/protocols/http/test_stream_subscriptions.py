@@ -227,15 +227,17 @@ def test_a_tag_is_stale_once_its_lease_ran_out(talk: Talk, http: Caller) -> None
     assert http.stats(queue)["depth"] == 1
 
 
-def test_an_extended_lease_lasts(talk: Talk, http: Caller) -> None:
-    queue = http.new_queue(max_retries=None)
-    http.publish(queue, "a", "b")
-    talk.subscribe(queue, prefetch=2, lease_ms=2_000)
+def test_a_lease_can_be_made_longer_and_shorter(talk: Talk, http: Caller, queue: str) -> None:
+    http.publish(queue, "kept", "lost")
+    talk.subscribe(queue, prefetch=2, lease_ms=600_000)
     kept, lost = talk.messages(2)
-    assert talk.ask("extend", tags=[kept["tag"]], lease_ms=600_000) == {"success": True}
+    assert talk.ask("extend", tags=[kept["tag"]], lease_ms=1_200_000) == {"success": True}
+    shown = http.call("queue.get", queue=queue, message_id=kept["message_id"])
+    assert shown["lease_until_ms"] >= kept["lease_until_ms"] + 600_000
+    assert talk.ask("extend", tags=[lost["tag"]], lease_ms=1) == {"success": True}
     [again] = talk.messages(1)
-    assert (again["message"], again["tag"]) == (lost["message"], 3)
-    assert talk.ask("ack", tags=[kept["tag"]]) == {"success": True}
+    assert (again["message"], again["tag"], again["failures"][0]["reason"]) == ("lost", 3, "timed_out")
+    assert talk.ask("ack", tags=[kept["tag"], again["tag"]]) == {"success": True}
 
 
 def test_messages_that_never_get_settled_do_not_pile_up_as_tags(talk: Talk, http: Caller) -> None:

@@ -272,6 +272,7 @@ class Channel:
         )
         if self.connection.is_full:
             self._broker.hold_back(consumer.subscription, True)
+        consumer.enter_if_wide()
         self._consumers[tag] = consumer
         if method.exclusive:
             door.exclusive_consumers[key] = consumer
@@ -369,6 +370,10 @@ class Channel:
             beside_active=True,
             namespace=vhost,
         )
+        if self.connection.channels.get(self.number) is not self:
+            # Gone while the body was read back from the log.
+            self._broker.release_now([delivery.receipt for delivery in deliveries])
+            return
         if not deliveries:
             self.send(methods.BasicGetEmpty())
             return

@@ -121,11 +121,13 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
             self._work(data)
 
     def abort(self) -> None:
+        """Cut it off, whatever is still on its way."""
+        self._is_over = True
         self._transport.abort()
 
     def _handshake_timed_out(self) -> None:
         logger.info("%s did not finish the handshake in time", self.peer)
-        self._transport.abort()
+        self.abort()
 
     def _beat(self) -> None:
         """Twice an interval: say that we are here, and see whether the other side is."""
@@ -134,7 +136,7 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         heartbeat_s = self._handshake.heartbeat_s
         if self._missed >= 4:
             logger.info("%s missed heartbeats from client, timeout: %ds", self.peer, heartbeat_s)
-            self._transport.abort()
+            self.abort()
             return
         self.out.append(frames.HEARTBEAT_FRAME)
         self.flush()
@@ -474,7 +476,7 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
     def _abort_later(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+        self._timer = self._loop.call_later(CLOSE_TIMEOUT_S, self.abort)
 
     def _end_all(self) -> None:
         """Channels, and the queues that are this connection's alone."""

@@ -111,11 +111,15 @@ class Consumer:
         if is_no_ack:
             connection.acknowledge_soon([delivery.receipt for delivery in deliveries])
         self.set_window(body_bytes, len(deliveries))
+        self.enter_if_wide()
         connection.delivered(body_bytes + HEAD_BYTES * len(deliveries))
 
     def set_window(self, body_bytes: int, count: int) -> None:
         """As many as may be taken at once, if they are like these."""
         self.window = max(1, min(WINDOW_MAX, WINDOW_BYTES * count // body_bytes)) if body_bytes else WINDOW_MAX
+
+    def enter_if_wide(self) -> None:
+        """See to it that its window is opened again and again, if its prefetch is wider."""
         if self.limit > self.window:
             self.channel.connection.wide_consumers.add(self)
 
