@@ -323,51 +323,51 @@ class HttpCrew(Crew):
         return [self.publisher, self.batch_publisher, self.consumer, self.fickle_consumer]
 
     async def publisher(self, did: Callable[[], None]) -> None:
-        caller = HttpCaller(self.address)
-        while True:
-            await self.room()
-            if await self.publish_one(caller, again=self.draw.random() < 0.5):
-                did()
+        with contextlib.closing(HttpCaller(self.address)) as caller:
+            while True:
+                await self.room()
+                if await self.publish_one(caller, again=self.draw.random() < 0.5):
+                    did()
 
     async def batch_publisher(self, did: Callable[[], None]) -> None:
-        caller = HttpCaller(self.address)
-        while True:
-            await self.room()
-            if await self.publish_batch(caller, again=self.draw.random() < 0.5):
-                did()
+        with contextlib.closing(HttpCaller(self.address)) as caller:
+            while True:
+                await self.room()
+                if await self.publish_batch(caller, again=self.draw.random() < 0.5):
+                    did()
 
     async def consumer(self, did: Callable[[], None]) -> None:
-        caller = HttpCaller(self.address)
-        while True:
-            messages = await self._receive(caller)
-            handed = [one for message in messages if (one := self.hear(message, None)) is not None]
-            receipts = [message["receipt"] for message in messages]
-            if handed and await self.acknowledge(handed, lambda: caller.call("queue.ack", receipts=receipts)):  # noqa: B023 (called at once)
-                did()
+        with contextlib.closing(HttpCaller(self.address)) as caller:
+            while True:
+                messages = await self._receive(caller)
+                handed = [one for message in messages if (one := self.hear(message, None)) is not None]
+                receipts = [message["receipt"] for message in messages]
+                if handed and await self.acknowledge(handed, lambda: caller.call("queue.ack", receipts=receipts)):  # noqa: B023 (called at once)
+                    did()
 
     async def fickle_consumer(self, did: Callable[[], None]) -> None:
         """Acknowledges some, gives some back, and lets the lease of some run out."""
-        caller = HttpCaller(self.address)
-        while True:
-            messages = await self._receive(caller)
-            # All are noted as they come: by the time one is settled, the next may have been delivered again.
-            for message, handed in [(message, self.hear(message, None)) for message in messages]:
-                receipt = message["receipt"]
-                if handed is None:
-                    continue
-                match self.draw.randrange(10):
-                    case 0:
-                        self.ledger.gave_back(handed, "nacked")
-                        await _settle(caller, "queue.nack", receipt=receipt, delay_ms=0, error="planted")
-                    case 1:
-                        self.ledger.gave_back(handed, "released")
-                        await _settle(caller, "queue.release", receipt=receipt)
-                    case 2:
-                        pass
-                    case _:
-                        ask = _asker(caller, "queue.ack", receipts=[receipt])
-                        if await self.acknowledge([handed], ask):
-                            did()
+        with contextlib.closing(HttpCaller(self.address)) as caller:
+            while True:
+                messages = await self._receive(caller)
+                # All are noted as they come: by the time one is settled, the next may have been delivered again.
+                for message, handed in [(message, self.hear(message, None)) for message in messages]:
+                    receipt = message["receipt"]
+                    if handed is None:
+                        continue
+                    match self.draw.randrange(10):
+                        case 0:
+                            self.ledger.gave_back(handed, "nacked")
+                            await _settle(caller, "queue.nack", receipt=receipt, delay_ms=0, error="planted")
+                        case 1:
+                            self.ledger.gave_back(handed, "released")
+                            await _settle(caller, "queue.release", receipt=receipt)
+                        case 2:
+                            pass
+                        case _:
+                            ask = _asker(caller, "queue.ack", receipts=[receipt])
+                            if await self.acknowledge([handed], ask):
+                                did()
 
     async def _receive(self, caller: Caller) -> list[dict[str, Any]]:
         try:
