@@ -284,6 +284,7 @@ def test_an_open_connection_is_not_cut_for_the_handshakes_time(impatient: Server
         assert raw.is_well()
 
 
+@pytest.mark.slow
 def test_one_connection_too_many_is_cut() -> None:
     with ServerProcess(None, "--connections-max", "2") as server:
         first, second = Raw(server.amqp_address).open(), Raw(server.amqp_address).open()
@@ -668,6 +669,7 @@ def test_a_secret_may_be_renewed(opened: Raw) -> None:
     assert opened.is_well()
 
 
+@pytest.mark.slow
 def test_a_stopping_server_says_so_and_loses_nothing(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server, Raw(server.amqp_address) as early, Raw(server.amqp_address) as raw:
         early.send(HELLO)
@@ -690,6 +692,7 @@ def test_a_stopping_server_says_so_and_loses_nothing(tmp_path: Path) -> None:
         assert raw.get("q") == b"held"
 
 
+@pytest.mark.slow
 def test_a_stopping_server_does_not_wait_for_ever_for_who_does_not_answer() -> None:
     with ServerProcess() as server, Raw(server.amqp_address).open() as raw:
         server.signal(signal.SIGTERM)
@@ -701,6 +704,7 @@ def test_a_stopping_server_does_not_wait_for_ever_for_who_does_not_answer() -> N
 # -- heartbeats -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_server_sends_heartbeats_twice_an_interval(raw: Raw) -> None:
     raw.open(heartbeat=1)
     started_s = time.monotonic()
@@ -710,6 +714,7 @@ def test_the_server_sends_heartbeats_twice_an_interval(raw: Raw) -> None:
     assert time.monotonic() - started_s > 1.2
 
 
+@pytest.mark.slow
 def test_a_client_that_is_silent_for_two_intervals_is_cut(raw: Raw) -> None:
     raw.open(heartbeat=1)
     started_s = time.monotonic()
@@ -717,6 +722,7 @@ def test_a_client_that_is_silent_for_two_intervals_is_cut(raw: Raw) -> None:
     assert time.monotonic() - started_s > 1.9
 
 
+@pytest.mark.slow
 def test_a_client_that_says_anything_is_not_cut(raw: Raw) -> None:
     raw.open(heartbeat=1)
     started_s = time.monotonic()
@@ -772,6 +778,7 @@ def test_a_publisher_that_cannot_be_told_is_blocked_all_the_same(refusing: Serve
             publisher.next()
 
 
+@pytest.mark.slow
 def test_a_blocked_publisher_gets_heartbeats_and_is_not_cut_for_silence(refusing: ServerProcess) -> None:
     with Raw(refusing.amqp_address).open(heartbeat=1) as publisher:
         publisher.send(message(b"3", "q"))
@@ -809,6 +816,7 @@ def _resident_bytes(server: ServerProcess) -> int:
     return int(Path(f"/proc/{server.pid}/statm").read_text().split()[1]) * 4096
 
 
+@pytest.mark.slow
 def test_a_consumer_that_does_not_read_costs_its_window_and_loses_nothing(backlog: ServerProcess) -> None:
     # The one that could acknowledge does not, and gives all back; the other takes it.
     for is_no_ack in (False, True):

@@ -102,6 +102,7 @@ def test_reading_takes_memory_by_what_is_there_and_keeps_none() -> None:
     assert now - before < 1 << 18
 
 
+@pytest.mark.slow
 def test_atheris_finds_nothing(tmp_path: Path) -> None:
     if importlib.util.find_spec("atheris") is None:
         pytest.skip("atheris is not installed, and not a dependency: it needs clang's libFuzzer")
@@ -109,7 +110,8 @@ def test_atheris_finds_nothing(tmp_path: Path) -> None:
         (tmp_path / f"{number}").write_bytes(seed)
     seconds = 600 if IS_LONG else 5
     command = [sys.executable, "-m", "tests.protocols.amqp.fuzz_codec", f"-max_total_time={seconds}", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    root = Path(__file__).parents[3]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -206,6 +208,7 @@ def server() -> Iterator[ServerProcess]:
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_a_session_that_goes_wrong_ends_alone_and_properly(server: ServerProcess) -> None:
     _settle_after(server, [HELLO + b"".join(SESSION)] * 20)
     before = _resident_bytes(server), _open_files(server)

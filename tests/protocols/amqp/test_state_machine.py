@@ -350,6 +350,29 @@ async def test_publishing_waits_when_the_log_is_behind() -> None:
     await server.stop()
 
 
+async def test_a_method_after_publishes_is_waited_for_even_when_the_log_is_behind() -> None:
+    server = await Server().start(msgspec.structs.replace(SETTINGS, waiting_bytes_max=1000, block_bytes_max=1024))
+    client = await server.connect()
+    client.feed(on(1, declare("q")))
+    await client.expect(methods.QueueDeclareOk)
+    purge, may_go_on = server.broker.purge, asyncio.Event()
+
+    async def purge_slowly(*arguments: Any, **more: Any) -> int:
+        await may_go_on.wait()
+        return await purge(*arguments, **more)
+
+    server.broker.purge = purge_slowly  # type: ignore[method-assign] # so that the log catches up before it
+    server.log.gate.clear()
+    client.feed(message(bytes(2000), "q"), on(1, methods.QueuePurge(0, "q", False)), on(1, QOS))
+    server.log.gate.set()
+    await server.broker.room()
+    await settle()
+    assert client.has_nothing
+    may_go_on.set()
+    await client.expect_all(methods.QueuePurgeOk, methods.BasicQosOk)
+    await server.stop()
+
+
 async def test_a_connection_lost_while_the_log_is_behind_gives_back_what_it_held() -> None:
     server = await Server().start(msgspec.structs.replace(SETTINGS, waiting_bytes_max=1000, block_bytes_max=1024))
     client = await server.connect()

@@ -58,6 +58,7 @@ logger = logging.getLogger("smista.amqp")
 CLOSE_TIMEOUT_S = 5.0
 _PUBLISH = b"\x00\x3c\x00\x28"
 _ACK = b"\x00\x3c\x00\x50"
+_CLOSE_OK = frames.method_frame(0, methods.ConnectionCloseOk())
 
 
 class AmqpConnection(Outgoing, asyncio.Protocol):
@@ -103,7 +104,7 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         self._timer = self._loop.call_later(settings.handshake_timeout_s, self._handshake_timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_over = True
+        self._is_over = self._is_held = True
         self.door.left(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -122,7 +123,7 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
 
     def abort(self) -> None:
         """Cut it off, whatever is still on its way."""
-        self._is_over = True
+        self._is_over = self._is_held = True
         self._transport.abort()
 
     def _handshake_timed_out(self) -> None:
@@ -155,7 +156,9 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         try:
             if not self._has_header:
                 position = self._protocol_header(data)
-            if self._has_header:
+            if self._is_closing:
+                position = self._drop_frames(data, position)
+            elif self._has_header:
                 position = self._frames(data, position)
             if position < len(data) and not self._is_over:
                 self._buffer = data[position:]
@@ -186,7 +189,7 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         """Work off frames from `position`; returns where the rest starts. Hot: all that comes passes here."""
         size = len(data)
         unpack, length_max = HEAD.unpack_from, self.frame_max - OVERHEAD
-        while size - position >= OVERHEAD and not self._is_held and not self._is_over:
+        while size - position >= OVERHEAD and not self._is_held:
             kind, number, length = unpack(data, position)
             first = position + HEAD_BYTES
             end = first + length
@@ -198,22 +201,19 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
             if data[end] != END:
                 raise frame_error(kind, payload, f"{{invalid_frame_end_marker,{data[end]}}}")
             position = end + 1
-            if self._is_closing:
-                self._drop_until_closed(kind, number, payload)
-                continue
             try:
                 if kind == METHOD:
                     self._method_frame(number, payload)
+                    continue
+                channel = self.channels.get(number)
+                if channel is None or kind > BODY or not kind:
+                    self._other_frame(kind, number, payload)
+                elif channel.is_closing:
+                    pass
+                elif kind == BODY:
+                    channel.body(payload)
                 else:
-                    channel = self.channels.get(number)
-                    if channel is None or kind not in (HEADER, BODY):
-                        self._other_frame(kind, number, payload)
-                    elif channel.is_closing:
-                        pass
-                    elif kind == BODY:
-                        channel.body(payload)
-                    else:
-                        channel.header(payload)
+                    channel.header(payload)
             except ChannelClosing as error:
                 self.publisher.flush()
                 self.close_channel(self.channels[number], error, _ids(payload) if kind == METHOD else PUBLISH)
@@ -223,6 +223,28 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
                 raise
             except SyntaxFault as fault:
                 raise _fault(kind, payload, fault) from None
+        return position
+
+    def _drop_frames(self, data: bytes, position: int) -> int:
+        """After our connection.close only its -ok counts, and a close of theirs that crossed it."""
+        if data.endswith(_CLOSE_OK):
+            # Wherever frames begin and end: that may be what was wrong.
+            self._end()
+            return len(data)
+        while len(data) - position >= OVERHEAD and not self._is_held:
+            kind, number, length = HEAD.unpack_from(data, position)
+            end = position + HEAD_BYTES + length
+            if length > self.frame_max - OVERHEAD:
+                return len(data)
+            if end >= len(data):
+                break
+            if kind == METHOD and number == 0:
+                index = _ids(data[position + HEAD_BYTES : end])
+                if index == methods.ConnectionCloseOk.INDEX:
+                    self._end()
+                elif index == methods.ConnectionClose.INDEX:
+                    self._transport.write(_CLOSE_OK)
+            position = end + 1
         return position
 
     def _other_frame(self, kind: int, number: int, payload: bytes) -> None:
@@ -340,6 +362,11 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
 
     def _hold(self, work: Coroutine[Any, Any, None], *, is_only_waiting: bool = False) -> None:
         """Look at no further frame until this is done."""
+        if self._waiting is not None:
+            # For room in the log, since what came before this in the same read: it is looked at again afterwards.
+            assert self._is_only_waiting
+            self._waiting.remove_done_callback(self._waited)
+            self._waiting.cancel()
         self._transport.pause_reading()
         self._is_held = True
         self._is_only_waiting = is_only_waiting
@@ -417,7 +444,7 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         """Say why; until the other side agrees, its frames are dropped."""
         if channel.is_closing or self.channels.get(channel.number) is not channel:
             return
-        logger.info("channel %d of %s closed: %s", channel.number, self.peer, error.reply_text)
+        logger.info("channel %d of %s closed: %s", channel.number, self.peer, error.log_text)
         self.flush()
         channel.is_closing = True
         channel.close()
@@ -459,17 +486,9 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         else:
             self._end()
 
-    def _drop_until_closed(self, kind: int, number: int, payload: bytes) -> None:
-        if kind == METHOD and number == 0:
-            index = _ids(payload)
-            if index == methods.ConnectionCloseOk.INDEX:
-                self._end()
-            elif index == methods.ConnectionClose.INDEX:
-                self._transport.write(frames.method_frame(0, methods.ConnectionCloseOk()))
-
     def _end(self) -> None:
         """Nothing more goes in or out, but for what is on its way."""
-        self._is_over = True
+        self._is_over = self._is_held = True
         self._transport.close()
         self._abort_later()
 

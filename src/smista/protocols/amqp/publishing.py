@@ -115,6 +115,7 @@ def _prepare(target: Target, raw: bytes, channel: Channel) -> Prepared:
         raise ChannelClosing(
             PRECONDITION_FAILED,
             f"user_id property set to '{said.user_id}' but authenticated user was '{channel.connection.user}'",
+            is_quoting=True,
         )
     if said.reply_to == REPLY_TO:
         if channel.reply_token is None:
@@ -165,7 +166,7 @@ def _expiration(text: str | None) -> int | None:
         why = f"{{value_too_large,{int(text)}}}"
     else:
         return int(text)
-    raise ChannelClosing(PRECONDITION_FAILED, f"invalid expiration '{text}': {why}")
+    raise ChannelClosing(PRECONDITION_FAILED, f"invalid expiration '{text}': {why}", is_quoting=True)
 
 
 def _delay(headers: Mapping[str, Any]) -> int | None:

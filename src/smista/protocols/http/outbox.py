@@ -32,21 +32,17 @@ class Outbox:
         self._answer_bytes = 0
         self._pushed_bytes = 0
         self._closing: tuple[int, str] | None = None
-
-    @property
-    def has_many_answers(self) -> bool:
-        return self._answer_bytes > self._flow_bytes
-
-    @property
-    def has_many_pushed(self) -> bool:
-        return self._pushed_bytes > self._flow_bytes
+        self.has_many_answers = False
+        self.has_many_pushed = False
 
     def put(self, frame: bytes, *, is_pushed: bool = False) -> None:
         self._frames.append((frame, is_pushed))
         if is_pushed:
             self._pushed_bytes += len(frame)
+            self.has_many_pushed = self._pushed_bytes > self._flow_bytes
         else:
             self._answer_bytes += len(frame)
+            self.has_many_answers = self._answer_bytes > self._flow_bytes
         self._has_work.set()
 
     def close(self, code: int, reason: str) -> None:
@@ -81,13 +77,12 @@ class Outbox:
             await self._has_work.wait()
 
     def _written(self, size: int, *, is_pushed: bool) -> None:
+        had_many = self.has_many_pushed, self.has_many_answers
         if is_pushed:
-            had_many = self.has_many_pushed
             self._pushed_bytes -= size
-            has_many = self.has_many_pushed
+            self.has_many_pushed = self._pushed_bytes > self._flow_bytes
         else:
-            had_many = self.has_many_answers
             self._answer_bytes -= size
-            has_many = self.has_many_answers
-        if had_many and not has_many:
+            self.has_many_answers = self._answer_bytes > self._flow_bytes
+        if had_many != (self.has_many_pushed, self.has_many_answers):
             self._on_room()

@@ -63,6 +63,7 @@ INTERNAL_ERROR = ErrorBody("internal_error", "The broker is at fault; its log sa
 _NOTHING = msgspec.Raw()
 _SLOW_COMMANDS = frozenset(("queue.consume", "queue.receive", "dlq.retry", "dlq.purge"))
 """They do not do all they do in their first step: in an array, the next request waits for them."""
+_MAY_WAIT: frozenset[type] = frozenset((ReceiveCommand, Consume, RedriveDeadLetters))
 
 
 class Budget:
@@ -250,21 +251,21 @@ class Stream:
         payload = request.payload if len(memoryview(request.payload)) else NO_PAYLOAD[self._format]
         # It would keep the whole frame in memory for as long as the command takes.
         request.payload = _NOTHING
-        decode_own = self._own_decoders.get(request.command)
-        if decode_own is not None:
-            command = decode_own(payload)
-            del payload
-            if isinstance(command, Subscribe) and self._farewell is not None:
-                raise BrokerClosed("The broker is stopping; subscribe again in a moment.")
-            return await self._subscriptions.carry_out(command)
         decode = self._decoders.get(request.command)
-        if decode is None:
+        if decode is not None:
+            command = decode(payload)
+            del payload
+            if type(command) in _MAY_WAIT and _waits(command):
+                return await self._wait_for(command.run(self._door))
+            return await command.run(self._door)
+        decode_own = self._own_decoders.get(request.command)
+        if decode_own is None:
             raise UnknownCommand(f"There is no command {request.command[:100]!r}; see docs/commands.md.")
-        runnable = decode(payload)
+        own = decode_own(payload)
         del payload
-        if _may_wait(runnable):
-            return await self._wait_for(runnable.run(self._door))
-        return await runnable.run(self._door)
+        if isinstance(own, Subscribe) and self._farewell is not None:
+            raise BrokerClosed("The broker is stopping; subscribe again in a moment.")
+        return await self._subscriptions.carry_out(own)
 
     async def _wait_for(self, work: Awaitable[object]) -> object:
         """The result of something that may take long: there is a bound to those, and `close` ends them."""
@@ -298,7 +299,8 @@ def _in_order(requests: list[StreamRequest]) -> Iterator[list[StreamRequest]]:
         yield group
 
 
-def _may_wait(command: object) -> bool:
+def _waits(command: object) -> bool:
+    """Whether it waits for something to happen."""
     match command:
         case ReceiveCommand():
             return command.wait_ms > 0
@@ -307,4 +309,4 @@ def _may_wait(command: object) -> bool:
         case RedriveDeadLetters():
             return command.per_second is not None
         case _:
-            return False
+            raise AssertionError(command)
