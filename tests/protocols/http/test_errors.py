@@ -301,7 +301,9 @@ def refused_for_want(data: Path | None, *flags: str) -> Refusal:
         while (answer := http.post("queue.publish", {"queue": queue, "message": 1})).status == 200:
             pass
         assert answer.headers["retry-after"] == "1"
-        assert http.call("broker.info")["refusal"] == answer.refusal.message
+        # The same sentence, whose figure changes from moment to moment.
+        said = http.call("broker.info")["refusal"]
+        assert re.sub(r"\d+", "n", said) == re.sub(r"\d+", "n", answer.refusal.message)
         return answer.refusal
 
 
