@@ -188,13 +188,14 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
     def _frames(self, data: bytes, position: int) -> int:
         """Work off frames from `position`; returns where the rest starts. Hot: all that comes passes here."""
         size = len(data)
-        unpack, length_max = HEAD.unpack_from, self.frame_max - OVERHEAD
+        # RabbitMQ puts up with clients that take the size of frames for that of payloads, so there are some.
+        unpack, length_max = HEAD.unpack_from, self.frame_max
         while size - position >= OVERHEAD and not self._is_held:
             kind, number, length = unpack(data, position)
             first = position + HEAD_BYTES
             end = first + length
             if length > length_max:
-                raise frame_error(kind, b"", f"{{frame_too_large,{length},{length_max}}}")
+                raise frame_error(kind, b"", f"{{frame_too_large,{length},{length_max - OVERHEAD}}}")
             if end >= size:
                 break
             payload = data[first:end]
@@ -234,7 +235,7 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         while len(data) - position >= OVERHEAD and not self._is_held:
             kind, number, length = HEAD.unpack_from(data, position)
             end = position + HEAD_BYTES + length
-            if length > self.frame_max - OVERHEAD:
+            if length > self.frame_max:
                 return len(data)
             if end >= len(data):
                 break
