@@ -37,6 +37,21 @@ SETTINGS = {
         QueueSettings(max_depth=3, overflow=Overflow.DROP_OLDEST, dedup_window_ms=1000, dedup_by_body=True),
         QueueSettings(max_depth=2, overflow=Overflow.DEAD_LETTER_OLDEST, dedup_window_ms=1000, max_priority=9),
         QueueSettings(max_bytes=40, dedup_window_ms=3000, dead_letter=DeadLetterMode.DROP, max_retries=0),
+        QueueSettings(max_depth=2, limit_ready_only=True, overflow=Overflow.DROP_OLDEST, max_retries=None),
+        QueueSettings(
+            max_bytes=30,
+            limit_ready_only=True,
+            overflow=Overflow.DEAD_LETTER_OLDEST,
+            dead_letter=DeadLetterMode.MOVE_OR_DROP,
+            dead_letter_exchange="fan",
+        ),
+        QueueSettings(
+            max_depth=1,
+            overflow=Overflow.DEAD_LETTER_NEWEST,
+            dead_letter=DeadLetterMode.MOVE_OR_DROP,
+            dead_letter_exchange="fan",
+            dead_letter_routing_key="dead",
+        ),
     ],
     "spare": [
         QueueSettings(durable=False, max_retries=0),
@@ -101,6 +116,11 @@ class ReplayMachine(RuleBasedStateMachine):
     def publish(self, name: str, publications: list[Publication]) -> None:
         if (queue := self.find(name)) is not None:
             publishing.publish(self.world.state, queue, publications, now_ms=self.world.now_ms)
+
+    @rule(names=st.lists(NAMES, min_size=1, unique=True), publication=PUBLICATIONS)
+    def publish_to_queues(self, names: list[str], publication: Publication) -> None:
+        queues = [queue for name in names if (queue := self.find(name)) is not None]
+        publishing.publish_to_queues(self.world.state, queues, publication, now_ms=self.world.now_ms)
 
     @rule(exchange=st.sampled_from([*EXCHANGES, "amq.fanout"]), publication=PUBLICATIONS)
     def publish_to_exchange(self, exchange: str, publication: Publication) -> None:

@@ -325,6 +325,9 @@ class Channel:
                 refused |= tags
         return sorted(refused)
 
+    def expect_confirm(self) -> None:
+        self.expect(Basic.Ack)
+
     def returned(self) -> Message:
         return self._message(Basic.Return)
 

@@ -218,14 +218,3 @@ def test_an_alternate_exchange_that_is_not_there_takes_nothing(place: Place, cha
     exchange = channel.exchange(place.name("x"), "direct", {"alternate-exchange": "nowhere"})
     channel.publish(b"back", "unknown", exchange, mandatory=True)
     assert channel.returned().body == b"back"
-
-
-def test_bindings_with_arguments_of_every_type_outlive_a_restart(here: Place) -> None:
-    """Only held against ours; see the restart tests of the clients for the rest."""
-    with here.connect() as peer:
-        channel = peer.channel()
-        exchange = channel.exchange(here.name("x"), "headers", durable=True)
-        queue = channel.declare(here.name(), durable=True)
-        rule = {"a": WHEN, "b": Decimal(1), "c": bytearray(b"\xff"), "d": [1, {"e": None}], "f": 1.5}
-        channel.bind(queue, exchange, "", rule)
-        assert arrives(channel, queue, exchange, headers=rule)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,20 +16,38 @@ from tests.server_process import ServerProcess
 
 
 @pytest.mark.parametrize("speaks", ["json", "msgpack"])
-def test_a_frame_of_messages_has_its_bounds(server: ServerProcess, http: Caller, speaks: str) -> None:
+@pytest.mark.parametrize(
+    "message",
+    [{"message": "x" * 5_000}, {"message": 1, "headers": {"x": "y" * 5_000}}, {"message": ""}],
+    ids=["bodies", "headers", "nothing"],
+)
+def test_a_frame_of_messages_has_its_bounds(
+    server: ServerProcess, http: Caller, speaks: str, message: dict[str, Any]
+) -> None:
+    """Many clients take no frame above 1 MiB."""
     queue = http.new_queue(max_prefetch=10_000)
-    for _ in range(4):
-        http.call("queue.publish_batch", queue=queue, messages=[{"message": "x" * 5_000}] * 500)
+    for _ in range(6):
+        http.call("queue.publish_batch", queue=queue, messages=[message] * 500)
     with Talk(server.address, speaks) as talk:
-        talk.subscribe(queue, prefetch=2_000)
-        sizes = []
-        count = 0
-        while count < 2_000:
+        talk.subscribe(queue, prefetch=3_000)
+        sizes: list[int] = []
+        tags: list[int] = []
+        while len(tags) < 3_000:
             data = talk.socket.recv(timeout=PATIENCE_S)
             sizes.append(len(data))
-            count += len(decode(speaks, data)["messages"])
+            tags += [one["tag"] for one in decode(speaks, data)["messages"]]
+        assert tags == list(range(1, 3_001))
         assert max(sizes) < 1 << 20
-        assert talk.ask("ack", up_to=2_000) == {"success": True}
+        assert talk.ask("ack", up_to=3_000) == {"success": True}
+
+
+def test_a_message_that_is_more_than_a_frame_should_be_comes_alone(server: ServerProcess, http: Caller) -> None:
+    queue = http.new_queue()
+    http.publish(queue, "a", "x" * 1_000_000, "b")
+    with Talk(server.address) as talk:
+        talk.subscribe(queue)
+        sizes = [len(talk.socket.recv(timeout=PATIENCE_S)) for _ in range(3)]
+        assert [size > 1_000_000 for size in sizes] == [False, True, False]
 
 
 def test_a_slow_reader_gets_everything_however_much_waits(server: ServerProcess, http: Caller) -> None:

@@ -79,14 +79,16 @@ class Consumer:
         unacked, room = channel.unacked, connection.frame_max - frames.OVERHEAD
         number = _number_bytes(channel.number)
         out = connection.out
-        head, is_no_ack = self._head, self.is_no_ack
+        head, is_no_ack, queue = self._head, self.is_no_ack, self.queue
         tag = channel.delivery_tag
         body_bytes = 0
         for delivery in deliveries:
             tag += 1
             body = delivery.body
             body_bytes += len(body)
-            way = _exchange_and_key(*routed_by(delivery.envelope, self.queue))
+            envelope = delivery.envelope
+            exchange, key = envelope.exchange, envelope.routing_key
+            way = _exchange_and_key(exchange, key if key or exchange else queue)
             method = head + _TAG_AND_FLAG.pack(tag, delivery.delivery_count > 1) + way
             raw = raw_properties(delivery, is_quorum=self.is_quorum)
             out.append(

@@ -227,6 +227,8 @@ class Publisher:
         """Hand everything to the broker; confirm it when it is on disk."""
         self._flush_batches()
         if self._confirms:
+            # So that a confirm also tells that what was acknowledged before is on disk.
+            self._connection.flush_acknowledged()
             confirms, self._confirms = self._confirms, {}
             nacks, self._nacks = self._nacks, []
             self._broker.when_durable(lambda error: self._durable(confirms, nacks, error))

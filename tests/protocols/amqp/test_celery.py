@@ -1,0 +1,166 @@
+"""Celery, unmodified: a real worker with two processes, results in files, on classic and on quorum queues.
+
+With quorum queues Celery delays tasks in the broker, by 28 queues with a TTL that hand on to each other.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.protocols.amqp import celery_app
+from tests.protocols.amqp.places import RABBITMQ
+from tests.server_process import ServerProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:(celery|kombu|amqp|billiard)")]
+
+PATIENCE_S = 120
+PLACES = [("smista", "classic"), ("smista", "quorum"), *([("rabbitmq", "classic")] if RABBITMQ else [])]
+
+
+class Workshop:
+    """A worker, and an application to send it tasks."""
+
+    def __init__(self, broker: str, folder: Path, queue_type: str) -> None:
+        queue = f"celery-{secrets.token_hex(4)}"
+        (folder / "results").mkdir(parents=True)
+        self.app = celery_app.make_app(broker, folder, queue, queue_type)
+        environment = {
+            **os.environ,
+            "SMISTA_CELERY_BROKER": broker,
+            "SMISTA_CELERY_FOLDER": str(folder),
+            "SMISTA_CELERY_QUEUE": queue,
+            "SMISTA_CELERY_QUEUE_TYPE": queue_type,
+        }
+        command = [sys.executable, "-m", "celery", "-A", "tests.protocols.amqp.celery_app", "worker"]
+        self._output = (folder / "worker.log").open("w")
+        self.process = subprocess.Popen(
+            [*command, "--concurrency", "2", "--loglevel", "INFO", "-n", queue],
+            env=environment,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        until = time.monotonic() + PATIENCE_S
+        while not self.app.control.ping(timeout=1.0):
+            assert self.process.poll() is None, (folder / "worker.log").read_text()
+            assert time.monotonic() < until, (folder / "worker.log").read_text()
+
+    def send(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """Of a task, by its name, as an application without its code does it."""
+        return self.app.send_task(f"tests.protocols.amqp.celery_app.{name}", arguments, **options)
+
+    def signature(self, name: str, *arguments: Any) -> Any:
+        return self.app.signature(f"tests.protocols.amqp.celery_app.{name}", arguments)
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(PATIENCE_S)
+        self._output.close()
+        self.app.close()
+
+
+@pytest.fixture(scope="module", params=PLACES, ids="-".join)
+def workshop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    place, queue_type = request.param
+    folder = tmp_path_factory.mktemp("celery")
+    if place == "rabbitmq":
+        workshop = Workshop(RABBITMQ, folder, queue_type)
+        yield workshop
+        workshop.close()
+        return
+    with ServerProcess(folder / "data") as server:
+        workshop = Workshop(f"amqp://guest:guest@127.0.0.1:{server.amqp_port}", folder, queue_type)
+        yield workshop
+        workshop.close()
+    assert [line for line in server.lines if "Traceback" in line or " ERROR " in line] == []
+
+
+def result(pending: Any) -> Any:
+    return pending.get(timeout=PATIENCE_S)
+
+
+def test_a_task_runs_and_its_result_comes_back(workshop: Workshop) -> None:
+    assert result(workshop.send("add", 2, 3)) == 5
+
+
+def test_a_group_of_tasks_runs(workshop: Workshop) -> None:
+    tasks = celery_app.group([workshop.signature("add", number, number) for number in range(30)], app=workshop.app)
+    assert sorted(result(tasks.apply_async())) == [2 * number for number in range(30)]
+
+
+def test_a_chain_of_tasks_runs(workshop: Workshop) -> None:
+    chain = workshop.signature("add", 1, 1) | workshop.signature("add", 10) | workshop.signature("add", 100)
+    assert result(chain.apply_async()) == 112
+
+
+def test_a_chord_runs_its_body_when_all_are_done(workshop: Workshop) -> None:
+    header = [workshop.signature("add", number, number) for number in range(10)]
+    chord = celery_app.chord(header, app=workshop.app)
+    assert result(chord(workshop.signature("total"))) == 90
+
+
+def test_a_task_that_fails_is_tried_again(workshop: Workshop) -> None:
+    assert result(workshop.send("fail_at_first", 3)) == 3
+
+
+def test_a_task_waits_for_its_time(workshop: Workshop) -> None:
+    due = time.time() + 2
+    pending = workshop.send("now", countdown=2)
+    at_once = result(workshop.send("now"))
+    assert result(pending) >= due
+    assert at_once < result(pending)
+
+
+def test_a_task_that_kills_its_process_runs_again(workshop: Workshop) -> None:
+    assert result(workshop.send("die_at_first")) is True
+
+
+def test_the_worker_can_be_asked_what_it_does(workshop: Workshop) -> None:
+    inspect = workshop.app.control.inspect(timeout=PATIENCE_S, limit=1)
+    [registered] = inspect.registered().values()
+    assert "tests.protocols.amqp.celery_app.add" in registered
+    [queues] = inspect.active_queues().values()
+    assert [queue["name"] for queue in queues] == [workshop.app.conf.task_default_queue]
+
+
+def test_a_revoked_task_does_not_run(workshop: Workshop) -> None:
+    pending = workshop.send("now", countdown=3)
+    workshop.app.control.revoke(pending.id, reply=True, timeout=PATIENCE_S, limit=1)
+    later = workshop.send("now", countdown=4)
+    result(later)
+    assert pending.state != "SUCCESS"
+
+
+def test_the_workers_events_are_seen(workshop: Workshop) -> None:
+    seen: list[str] = []
+    with workshop.app.connection() as connection:
+        handlers = {"task-succeeded": lambda event: seen.append(event["uuid"])}
+        receiver = workshop.app.events.Receiver(connection, handlers=handlers)
+        events = receiver.itercapture(limit=None, timeout=PATIENCE_S, wakeup=False)
+        next(events)
+        workshop.app.control.enable_events(reply=True, timeout=PATIENCE_S, limit=1)
+        pending = workshop.send("add", 1, 1)
+        while not seen:
+            next(events)
+    assert seen == [pending.id]
+
+
+def test_a_worker_goes_on_after_the_broker_was_killed(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        workshop = Workshop(f"amqp://guest:guest@127.0.0.1:{server.amqp_port}", tmp_path, "classic")
+        assert result(workshop.send("add", 1, 2)) == 3
+        waiting = workshop.send("add", 3, 4, countdown=5)
+        server.kill()
+        server.restart()
+        assert result(workshop.send("add", 5, 6)) == 11
+        assert result(waiting) == 7
+        workshop.close()
