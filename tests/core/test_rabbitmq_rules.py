@@ -86,6 +86,17 @@ def test_what_comes_back_to_a_full_queue_is_first_and_goes() -> None:
     assert bench.receive_bodies() == [b"2"]
 
 
+def test_what_becomes_ready_in_a_full_queue_pushes_out_what_is_first() -> None:
+    bench = bench_with(max_depth=1, overflow=Overflow.DEAD_LETTER_OLDEST)
+    bench.publish(b"later", delay_ms=2000)
+    bench.publish(b"now")
+    assert bench.counts() == (1, 1, 0, 0)
+    bench.pass_time(ms=2000)
+    # By its sequence it is the older one.
+    assert dead(bench) == [b"later"]
+    assert bench.receive_bodies() == [b"now"]
+
+
 def test_what_is_refused_may_be_a_dead_letter() -> None:
     bench = bench_with(max_depth=1, overflow=Overflow.DEAD_LETTER_NEWEST)
     bench.publish(b"1")

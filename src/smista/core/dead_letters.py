@@ -150,6 +150,14 @@ def trim(state: BrokerState, queue: Queue, *, now_ms: int) -> None:
             discard(state, queue, first, Reason.OVERFLOW, now_ms=now_ms)
 
 
+def take_now_or_never(state: BrokerState, queue: Queue, *, now_ms: int) -> None:
+    """Messages came back, or became ready: where only so many may stay, whoever waits gets theirs first."""
+    if drops_first(queue):
+        if state.serve_now is not None and queue.is_watched:
+            state.serve_now(queue, now_ms)
+        trim(state, queue, now_ms=now_ms)
+
+
 def drops_first(queue: Queue) -> bool:
     """Whether a publish to this queue never fails for its limits, as in RabbitMQ: it may itself be what has to go."""
     settings = queue.settings

@@ -7,7 +7,7 @@ up anybody else for long.
 from __future__ import annotations
 
 from smista.core.calendar import Entry
-from smista.core.dead_letters import expire
+from smista.core.dead_letters import expire, take_now_or_never
 from smista.core.declaring import delete_queue, schedule_check
 from smista.core.message import Message, Reason, State
 from smista.core.queue import Queue
@@ -33,6 +33,7 @@ def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float 
             foreign.append(entry)
     for queue, messages in readied.items():
         state.journal.became_ready(queue, messages, now_ms)
+        take_now_or_never(state, queue, now_ms=now_ms)
     return foreign
 
 

@@ -75,7 +75,7 @@ def publish(
             results.append(error)
         if entered and _may_not_stay(queue, entered[-1], now_ms):
             state.journal.enqueued(queue, entered, now_ms)
-            _take_now_or_never(state, queue, entered.pop(), now_ms)
+            _offer(state, queue, entered.pop(), now_ms)
             entered.clear()
     if entered:
         state.journal.enqueued(queue, entered, now_ms)
@@ -122,7 +122,8 @@ def _may_not_stay(queue: Queue, message: Message, now_ms: int) -> bool:
     )
 
 
-def _take_now_or_never(state: BrokerState, queue: Queue, message: Message, now_ms: int) -> None:
+def _offer(state: BrokerState, queue: Queue, message: Message, now_ms: int) -> None:
+    """Give a message that has just entered to whoever waits; what nobody takes has to fit, and to have time left."""
     if state.serve_now is not None:
         if queue.is_watched:
             state.serve_now(queue, now_ms)
@@ -253,7 +254,7 @@ def _fan_out(state: BrokerState, copies: Sequence[tuple[Queue, Message]], now_ms
         state.journal.fanned_out(copies, now_ms)
     for queue, message in copies:
         if _may_not_stay(queue, message, now_ms):
-            _take_now_or_never(state, queue, message, now_ms)
+            _offer(state, queue, message, now_ms)
         look_after(queue, now_ms)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from smista.core.dead_letters import bury_in_dead_letters, discard, drops_first, expire, trim
+from smista.core.dead_letters import bury_in_dead_letters, discard, expire, take_now_or_never
 from smista.core.errors import InvalidArgument, LeaseExpired, MessageNotFound, StaleReceipt
 from smista.core.message import FOREVER_MS, Message, Reason, Receipt, State
 from smista.core.queue import Queue, error_text
@@ -149,10 +149,7 @@ def _give_back(
     error = error_text(error)
     state.journal.given_back(queue, message, reason, due_at_ms, error, now_ms)
     queue.give_back(message, reason, due_at_ms, error, now_ms)
-    if drops_first(queue):
-        if state.serve_now is not None and queue.is_watched:
-            state.serve_now(queue, now_ms)
-        trim(state, queue, now_ms=now_ms)
+    take_now_or_never(state, queue, now_ms=now_ms)
 
 
 def _acknowledgeable(state: BrokerState, receipt: Receipt) -> tuple[Queue, Message]:

@@ -203,6 +203,18 @@ def test_deleting_a_queue_over_http_cancels_its_amqp_consumers(amqp: Channel, ht
     assert amqp.expect(Basic.Cancel).consumer_tag == tag
 
 
+def test_an_exclusive_queue_that_http_deleted_leaves_its_name_to_others(
+    here: Place, amqp: Channel, http: Caller
+) -> None:
+    queue = amqp.declare(here.name(), exclusive=True)
+    http.call("queue.delete", queue=queue)
+    with here.connect() as peer:
+        channel = peer.channel()
+        assert channel.declare(queue) == queue
+        amqp.peer.close()
+        assert channel.count(queue) == (0, 0)
+
+
 def test_purging_at_one_door_is_seen_at_the_other(amqp: Channel, http: Caller, shared: str) -> None:
     amqp.publish(b"1", shared)
     amqp.settle(shared)

@@ -199,6 +199,8 @@ class Declaring:
             auto_delete=method.auto_delete,
             arguments=_arguments(method),
         )
+        # A queue of this name that was exclusive may have gone through another door, or have expired.
+        self._door.exclusive.pop((self._vhost, name), None)
         if method.exclusive:
             self._door.exclusive[self._vhost, name] = self._connection
         try:
