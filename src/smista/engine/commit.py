@@ -25,9 +25,10 @@ from smista.log import Log
 from smista.log.errors import LogError, LogFull
 
 FULL_RETRY_S = 0.2
-SWITCH_INTERVAL_S = 0.001
+SWITCH_INTERVAL_S = 0.00002
 """How long the interpreter lets the loop's thread run on while the log's thread asks for its turn, several times per
-block. With Python's own 5 ms a publish beside a million expiries waited up to 135 ms, with this up to 50."""
+block. At 1,000 messages a second through the stream a publish took 4.8 ms at the median and 15 ms at p99 with 1 ms,
+2.8 and 6.5 ms with this; the rates of `python -m bench durable` were the same or better."""
 
 Job = Callable[[], None]
 
