@@ -1,0 +1,13 @@
+"""The log in bulk: what happened to messages, as Arrow, for Spark and whoever else reads millions of rows.
+
+columns    what a row is: its columns, their types, the kinds of rows
+decoder    blocks to rows
+batch      rows to Arrow batches
+counting   how many rows each block has, and plans made from that
+names      which number is which queue
+process    the process that does all of this, beside the broker
+frames     how broker and process speak to each other
+reader     the broker's side: starts the process, hands connections over to it
+
+pyarrow and numpy are imported by that process alone, never by the broker's.
+"""
