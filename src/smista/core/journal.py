@@ -7,7 +7,8 @@ a log, as in the tests of the core, uses it as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from smista.core.dedup import Seen
 from smista.core.exchanges import Binding, Exchange
@@ -32,6 +33,10 @@ class Journal:
 
     def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
         """Published to one queue. Sets where each body lies."""
+
+    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
+        """As `enqueued`, for messages that are ready at once and differ in their bodies only."""
+        self.enqueued(queue, messages, at_ms)
 
     def fanned_out(self, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:
         """One message published to several queues: one body, all or none."""

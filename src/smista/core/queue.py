@@ -171,9 +171,9 @@ class Queue:
         else:
             self._index(message, now_ms, is_new=True)
 
-    def insert_ready(self, messages: Sequence[Message]) -> None:
+    def insert_ready(self, messages: Sequence[Message], body_bytes: int) -> None:
         """Many of one priority enter at once, where there are no groups and none of them ever expires."""
-        self.body_bytes += sum([message.body_bytes for message in messages])
+        self.body_bytes += body_bytes
         self.ready.add_all({message.sequence: message for message in messages})
         self._line().extend(messages)
         if self.is_watched:
@@ -318,6 +318,25 @@ class Queue:
         if successor is not None and successor.state is READY:
             self._line().put_back(successor)
             self._wake()
+
+    def remove_held(self, messages: Sequence[Message]) -> None:
+        """As `remove`, for many that are in flight."""
+        if self.groups is not None:
+            for message in messages:
+                self.remove(message)
+            return
+        body_bytes = 0
+        calendar = self.calendar
+        for message in messages:
+            body = message.body
+            body_bytes += len(body) if type(body) is bytes else message.body_bytes
+            message.state = GONE
+            if message.deadline_ms is not None:
+                calendar.remove(message)
+        self.body_bytes -= body_bytes
+        if self.held_bytes:
+            self.held_bytes -= body_bytes
+        self.in_flight.remove_all([message.sequence for message in messages])
 
     def park(self, message: Message) -> None:
         """A message has failed for good and has nowhere to go: it stays, dead."""

@@ -97,6 +97,23 @@ class Bucket:
         self.slots -= 1
         self.count -= 1
 
+    def take(self, limit: int) -> list[Message]:
+        """Take up to `limit` at once; fewer where some came back, or at the end of a segment."""
+        segment = self.segments[0]
+        if self.returned or not segment:
+            message = self.head()
+            if message is None:
+                return []
+            self.pop()
+            return [message]
+        count = min(limit, len(segment))
+        popped = segment.popleft
+        taken = [popped() for _ in range(count)]
+        self.slots -= count
+        taken = [message for message in taken if message.state is _READY]
+        self.count -= len(taken)
+        return taken
+
     def sweep(self) -> None:
         """Clear the slots left behind, a segment at a time; call until `slots` is near `count` again."""
         if len(self.returned) > SEGMENT // 2:
@@ -160,6 +177,21 @@ class ReadyLine:
                 return message
             self._close(priority)
         return None
+
+    def take(self, limit: int) -> list[Message]:
+        """As `pop`, up to `limit` times; fewer only where there are no more."""
+        taken: list[Message] = []
+        while self._priorities and len(taken) < limit:
+            priority = self._choose()
+            bucket = self._buckets[priority]
+            is_shared = self._is_weighted and len(self._priorities) > 1
+            some = bucket.take(1 if is_shared else limit - len(taken))
+            if some:
+                bucket.passed += bucket.stride * len(some)
+                taken += some
+            elif not bucket.slots:
+                self._close(priority)
+        return taken
 
     def oldest(self) -> Message | None:
         """The ready message that has been in the queue longest, whatever its priority; left in place."""

@@ -40,6 +40,16 @@ def receive(
     first_before, wait_before_ms = counters.first_delivered, counters.wait_ms_total
     taken: list[Message] = []
     leased = 0
+    if queue.groups is None:
+        taken = line.take(limit)
+        oldest_ms = -1 if retention_ms is None else now_ms - retention_ms
+        if [one for one in taken if (one.expires_at_ms or now_ms) < now_ms or one.ready_at_ms <= oldest_ms]:
+            # One by one, then: some may have to go first.
+            for message in taken:
+                line.put_back(message)
+            taken = []
+        else:
+            limit = 0
     while len(taken) < limit:
         message = line.pop()
         if message is None:

@@ -36,24 +36,45 @@ def acknowledge(state: BrokerState, receipts: Iterable[Receipt], *, now_ms: int)
     """Each delivery was a success: its message is gone. One outcome per receipt: None, or why not."""
     outcomes: list[Outcome] = []
     batch: list[Message] = []
-    batch_queue: Queue | None = None
+    queue: Queue | None = None
     for receipt in receipts:
-        try:
-            queue, message = _acknowledgeable(state, receipt)
-        except BrokerError as error:
-            outcomes.append(error)
-            continue
-        if queue is not batch_queue:
-            if batch_queue is not None:
-                state.journal.acknowledged(batch_queue, batch, now_ms)
-            batch, batch_queue = [], queue
-        queue.counters.acknowledged += 1
-        queue.remove(message)
-        batch.append(message)
+        if queue is None or receipt.queue != queue.number:
+            _acknowledge_all(state, queue, batch, now_ms)
+            queue, batch = state.queues.get(receipt.queue), []
+        message = None if queue is None else queue.in_flight.get(receipt.sequence)
+        deliveries = None if message is None else message.deliveries
+        if (
+            message is None
+            or deliveries is None
+            or deliveries.count != receipt.delivery
+            or deliveries.run != receipt.run
+            or not deliveries.is_open
+        ):
+            # Not held, or not by this receipt; or a second time in this very batch.
+            _acknowledge_all(state, queue, batch, now_ms)
+            batch = []
+            try:
+                queue, message = _acknowledgeable(state, receipt)
+            except BrokerError as error:
+                outcomes.append(error)
+                continue
+            queue.remove(message)
+            queue.counters.acknowledged += 1
+            state.journal.acknowledged(queue, (message,), now_ms)
+        else:
+            # Settled by its holder: what keeps a receipt from counting twice before the batch is done.
+            deliveries.is_open = False
+            batch.append(message)
         outcomes.append(None)
-    if batch_queue is not None:
-        state.journal.acknowledged(batch_queue, batch, now_ms)
+    _acknowledge_all(state, queue, batch, now_ms)
     return outcomes
+
+
+def _acknowledge_all(state: BrokerState, queue: Queue | None, messages: list[Message], now_ms: int) -> None:
+    if queue is not None and messages:
+        queue.counters.acknowledged += len(messages)
+        queue.remove_held(messages)
+        state.journal.acknowledged(queue, messages, now_ms)
 
 
 def nack(

@@ -152,6 +152,23 @@ class Broker(RunningBroker):
         self._after()
         return [self._published(one) if isinstance(one, publishing.Placed) else one for one in placed]
 
+    def publish_alike_now(
+        self,
+        queue: str,
+        bodies: Sequence[bytes],
+        like: Publication,
+        *,
+        is_use: bool = True,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[tuple[int, BrokerError]]:
+        """Publish bodies that have all but themselves in common with `like`: which of them were refused, and why."""
+        now_ms = self._enter()
+        self._check_pressure()
+        target = self._state.queue(queue, namespace)
+        refused = publishing.publish_alike(self._state, target, bodies, like, is_use=is_use, now_ms=now_ms)
+        self._after()
+        return refused
+
     async def publish_to_exchange(
         self,
         exchange: str,

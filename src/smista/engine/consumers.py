@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from smista.core.errors import ConsumerNotFound, QueueDeleted, QueueInExclusiveUse
-from smista.core.message import Message, Receipt
+from smista.core.message import Receipt
 from smista.core.queue import Queue
 from smista.core.waiting import WaitingLine
 from smista.engine.delivery import Delivery
@@ -121,10 +121,10 @@ class Subscription:
         own = 0 if self.is_held_back else self.prefetch - len(self.held)
         return own if self.pool is None else min(own, self.pool.limit - self.pool.held_count)
 
-    def hold(self, sequence: int, receipt: Receipt) -> None:
-        self.held[sequence] = receipt
+    def hold(self, sequences: list[int], receipts: Iterable[Receipt]) -> None:
+        self.held.update(zip(sequences, receipts, strict=True))
         if self.pool is not None:
-            self.pool.held_count += 1
+            self.pool.held_count += len(sequences)
 
     def let_go(self, sequence: int) -> None:
         if self.held.pop(sequence, None) is not None and self.pool is not None:
@@ -199,9 +199,8 @@ class Consumers:
             del self._watches[queue.number]
             queue.is_watched = False
 
-    def settled(self, subscription: Subscription, message: Message) -> None:
-        """A held message was let go: its credit is free again."""
-        subscription.let_go(message.sequence)
+    def settled(self, subscription: Subscription) -> None:
+        """Messages it held were let go: their credit is free again."""
         if subscription.pool is None:
             self.has_credit(subscription)
         else:

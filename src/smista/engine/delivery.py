@@ -43,6 +43,13 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
         return self.delivery_count > 1
 
 
+def receipt_of(message: Message) -> Receipt:
+    """That of its last delivery."""
+    deliveries = message.deliveries
+    assert deliveries is not None
+    return Receipt(message.queue, message.sequence, deliveries.count, deliveries.run)
+
+
 def make_delivery(message: Message, ids: Ids) -> Delivery:
     deliveries = message.deliveries
     body = message.body

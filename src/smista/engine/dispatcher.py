@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from smista.core.message import Message, Receipt, State
+from smista.core.message import Message, State
 from smista.core.queue import Queue
 from smista.core.receiving import receive
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
 from smista.engine.consumers import Consumers, Poll, Subscription, Waiting, Watch
-from smista.engine.delivery import Delivery, make_delivery
+from smista.engine.delivery import Delivery, make_delivery, receipt_of
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
 from smista.errors import BrokerError
@@ -83,11 +83,17 @@ class Dispatcher:
         pairs = zip(messages, counts, strict=True)
         return self._make([m for m, count in pairs if m.state is State.IN_FLIGHT and m.delivery_count == count])
 
-    def settled(self, message: Message) -> None:
-        """A message that a subscription held has been settled, by whomever: its credit is free again."""
-        subscription = self.keeper.recorder.held.pop(message.sequence)
-        assert isinstance(subscription, Subscription)
-        self.consumers.settled(subscription, message)
+    def settled(self, messages: list[Message]) -> None:
+        """Messages that subscriptions held have been settled, by whomever: their credit is free again."""
+        held = self.keeper.recorder.held
+        freed: dict[Subscription, None] = {}
+        for message in messages:
+            holder = held.pop(message.sequence)
+            assert isinstance(holder, Subscription)
+            holder.let_go(message.sequence)
+            freed[holder] = None
+        for each in freed:
+            self.consumers.settled(each)
 
     def end_all(self, error: BrokerError) -> None:
         """Nobody will get anything any more, for this reason."""
@@ -100,7 +106,8 @@ class Dispatcher:
             await asyncio.gather(*self._fetching, return_exceptions=True)
 
     def _make(self, messages: list[Message]) -> list[Delivery]:
-        deliveries = [make_delivery(message, self._ids) for message in messages]
+        ids = self._ids
+        deliveries = [make_delivery(message, ids) for message in messages]
         self.keeper.handed_over(messages)
         return deliveries
 
@@ -109,13 +116,9 @@ class Dispatcher:
         if isinstance(waiting, Poll):
             watch.line.leave(waiting)
             return
-        held = self.keeper.recorder.held
-        for message in messages:
-            deliveries = message.deliveries
-            assert deliveries is not None
-            receipt = Receipt(message.queue, message.sequence, deliveries.count, deliveries.run)
-            waiting.hold(message.sequence, receipt)
-            held[message.sequence] = waiting
+        sequences = [message.sequence for message in messages]
+        waiting.hold(sequences, map(receipt_of, messages))
+        self.keeper.recorder.held.update(dict.fromkeys(sequences, waiting))
         if waiting.credit > 0:
             watch.line.to_the_back(waiting)
         else:

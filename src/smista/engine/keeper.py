@@ -36,7 +36,7 @@ class Keeper:
         state: BrokerState,
         recovery: Recovery,
         *,
-        on_settled: Callable[[Message], None],
+        on_settled: Callable[[list[Message]], None],
         on_failed: Callable[[BaseException], None],
         on_damaged: Callable[[list[Message], LogError], None],
     ) -> None:

@@ -15,9 +15,9 @@ import secrets
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from smista.engine import FOREVER_MS, CreditPool
+from smista.engine import FOREVER_MS, CreditPool, Receipt
 from smista.protocols.amqp import arguments, content, frames, methods
-from smista.protocols.amqp.consuming import Consumer, Held, raw_properties, routed_by
+from smista.protocols.amqp.consuming import Consumer, raw_properties, routed_by
 from smista.protocols.amqp.declaring import Declaring
 from smista.protocols.amqp.door import REPLY_TO
 from smista.protocols.amqp.methods import Method
@@ -58,7 +58,7 @@ class Channel:
         self.is_closing = False
         """We have sent channel.close and wait for its -ok."""
         self.last_queue = ""
-        self.unacked: dict[int, Held] = {}
+        self.unacked: dict[int, Receipt] = {}
         self.delivery_tag = 0
         self.is_confirming = False
         self.publish_tag = 0
@@ -73,12 +73,14 @@ class Channel:
         self._targets: dict[bytes, Target] = {}
         self._target: Target | None = None
         self._prepared: Prepared | None = None
+        self.last_content: tuple[Target, Prepared] | None = None
+        """How the last message that was published here was addressed."""
         self._body_bytes = 0
         self._parts: list[bytes | bytearray] = []
         self._parts_bytes = 0
         self._is_transactional = False
-        self._waiting_publishes: list[tuple[Target, Prepared, bytes]] = []
-        self._waiting_settlements: list[tuple[_Settlement, dict[int, Held]]] = []
+        self._waiting_publishes: list[tuple[Target, Prepared, list[bytes]]] = []
+        self._waiting_settlements: list[tuple[_Settlement, dict[int, Receipt]]] = []
         self.is_commit_partial = False
         """Whether a publish was refused since the last commit began."""
 
@@ -154,12 +156,17 @@ class Channel:
         assert target is not None
         assert prepared is not None
         self._target = self._prepared = None
+        self.last_content = target, prepared
+        self.publish(target, prepared, [body])
+
+    def publish(self, target: Target, prepared: Prepared, bodies: list[bytes]) -> None:
+        """Publish messages that are whole, or keep them for the commit."""
         if self._is_transactional:
-            # Whether it can go there at all is seen at once, where it goes only then.
+            # Whether they can go there at all is seen at once, where they go only then.
             self.connection.publisher.route(target, prepared)
-            self._waiting_publishes.append((target, prepared, body))
+            self._waiting_publishes.append((target, prepared, bodies))
         else:
-            self.connection.publisher.publish(self, target, prepared, body)
+            self.connection.publisher.publish(self, target, prepared, bodies)
 
     @property
     def has_content(self) -> bool:
@@ -319,8 +326,7 @@ class Channel:
 
     def _release_undelivered(self, consumer: Consumer) -> None:
         """What was taken for it and has not reached it, as its body is still being read back from the log."""
-        delivered = {held.receipt for held in self.unacked.values() if held.consumer is consumer}
-        self._broker.release_now(set(consumer.subscription.held.values()) - delivered)
+        self._broker.release_now(set(consumer.subscription.held.values()).difference(self.unacked.values()))
 
     def consumer_ended(self, consumer: Consumer) -> None:
         """The broker ended it: its queue is gone, and what it held with it."""
@@ -345,6 +351,7 @@ class Channel:
         self.reply_token = self._reply_tag = None
         # They hold the token.
         self._targets.clear()
+        self.last_content = None
 
     def hold_back(self, is_held_back: bool) -> None:
         for consumer in self._consumers.values():
@@ -382,7 +389,7 @@ class Channel:
         if method.no_ack:
             self._broker.acknowledge_now([delivery.receipt])
         else:
-            self.unacked[self.delivery_tag] = Held(delivery.receipt, None)
+            self.unacked[self.delivery_tag] = delivery.receipt
         left = self._broker.stats(queue, namespace=vhost).ready
         exchange, key = routed_by(delivery.envelope, queue)
         self.send(methods.BasicGetOk(self.delivery_tag, delivery.is_redelivered, exchange, key, left))
@@ -399,7 +406,7 @@ class Channel:
         if self._is_transactional:
             self._waiting_settlements.append((_Settlement.ACK, taken))
         else:
-            self.connection.acknowledge([held.receipt for held in taken.values()])
+            self.connection.acknowledge(taken.values())
 
     def _ack(self, method: methods.BasicAck) -> None:
         self.acknowledge(method.delivery_tag, method.multiple)
@@ -410,15 +417,15 @@ class Channel:
     def _reject(self, method: methods.BasicReject) -> None:
         self._give_back(self._take(method.delivery_tag, False), requeue=method.requeue)
 
-    def _give_back(self, taken: dict[int, Held], *, requeue: bool) -> None:
+    def _give_back(self, taken: dict[int, Receipt], *, requeue: bool) -> None:
         settlement = _Settlement.REQUEUE if requeue else _Settlement.REJECT
         if self._is_transactional:
             self._waiting_settlements.append((settlement, taken))
         else:
             self._settle(settlement, taken)
 
-    def _settle(self, settlement: _Settlement, taken: dict[int, Held]) -> None:
-        receipts = [held.receipt for held in taken.values()]
+    def _settle(self, settlement: _Settlement, taken: dict[int, Receipt]) -> None:
+        receipts = list(taken.values())
         self.connection.flush_acknowledged()
         match settlement:
             case _Settlement.ACK:
@@ -428,7 +435,7 @@ class Channel:
             case _Settlement.REJECT:
                 self._broker.nack_now(receipts, requeue=False)
 
-    def _take(self, tag: int, multiple: bool) -> dict[int, Held]:
+    def _take(self, tag: int, multiple: bool) -> dict[int, Receipt]:
         """Out of what is unacknowledged, by tag and in order."""
         unacked = self.unacked
         if not multiple:
@@ -436,7 +443,7 @@ class Channel:
             if held is None:
                 raise ChannelClosing(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
             return {tag: held}
-        if tag == 0:
+        if tag == 0 or tag == self.delivery_tag in unacked:
             self.unacked = {}
             return unacked
         if tag not in unacked:
@@ -492,8 +499,8 @@ class Channel:
         publishes, self._waiting_publishes = self._waiting_publishes, []
         settlements, self._waiting_settlements = self._waiting_settlements, []
         self.is_commit_partial = False
-        for target, prepared, body in publishes:
-            self.connection.publisher.publish(self, target, prepared, body)
+        for target, prepared, bodies in publishes:
+            self.connection.publisher.publish(self, target, prepared, bodies)
         self.connection.publisher.flush()
         for settlement, taken in settlements:
             self._settle(settlement, taken)
@@ -536,7 +543,7 @@ class Channel:
         for consumer in consumers.values():
             self._broker.cancel(consumer.subscription, keeps_held=True)
         # In the order of delivery, so that those who wait get them in that order.
-        self._broker.nack_now([held.receipt for held in unacked.values()], requeue=True, delay_ms=0)
+        self._broker.nack_now(list(unacked.values()), requeue=True, delay_ms=0)
         for consumer in consumers.values():
             # What was taken for it and has not reached it.
             self._broker.release_now(list(consumer.subscription.held.values()))

@@ -30,6 +30,7 @@ from smista.protocols.amqp.frames import BODY, END, HEAD, HEAD_BYTES, HEADER, HE
 from smista.protocols.amqp.handshake import START, Handshake
 from smista.protocols.amqp.methods import Method
 from smista.protocols.amqp.outgoing import Outgoing
+from smista.protocols.amqp.patterns import OPENING_BYTES_MAX, Pattern
 from smista.protocols.amqp.publishing import Publisher
 from smista.protocols.amqp.replies import (
     CHANNEL_ERROR,
@@ -74,6 +75,8 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         self._buffer = b""
         self._has_header = False
         self._has_published = False
+        self._pattern: Pattern | None = None
+        """What the last message looked like."""
         self._heard = True
         self._missed = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -190,8 +193,17 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         size = len(data)
         # RabbitMQ puts up with clients that take the size of frames for that of payloads, so there are some.
         unpack, length_max = HEAD.unpack_from, self.frame_max
+        opened_at, opened_by = -1, 0
         while size - position >= OVERHEAD and not self._is_held:
+            if self._pattern is not None and data.startswith(self._pattern.opening, position):
+                start, position = position, self._take_alike(self._pattern, data, position)
+                if position > start:
+                    continue
             kind, number, length = unpack(data, position)
+            if kind == METHOD:
+                opened_at, opened_by = position, number
+            elif number != opened_by:
+                opened_at = -1
             first = position + HEAD_BYTES
             end = first + length
             if length > length_max:
@@ -213,6 +225,8 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
                     pass
                 elif kind == BODY:
                     channel.body(payload)
+                    if opened_at >= 0:
+                        self._learn(channel, data[opened_at:first], length)
                 else:
                     channel.header(payload)
             except ChannelClosing as error:
@@ -224,6 +238,28 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
                 raise
             except SyntaxFault as fault:
                 raise _fault(kind, payload, fault) from None
+        return position
+
+    def _learn(self, channel: Channel, opening: bytes, body_bytes: int) -> None:
+        """A message came in three frames that followed each other: the next ones are likely to be like it."""
+        if channel.last_content is not None and not channel.has_content and len(opening) <= OPENING_BYTES_MAX:
+            target, prepared = channel.last_content
+            pattern = Pattern(channel, target, prepared, opening)
+            self._pattern = pattern if pattern.announces(body_bytes) else None
+
+    def _take_alike(self, pattern: Pattern, data: bytes, position: int) -> int:
+        """Publish all whole messages at `position` that fit a pattern; returns where the next frame starts."""
+        channel = pattern.channel
+        if channel.is_closing or channel.has_content or self.channels.get(channel.number) is not channel:
+            self._pattern = None
+            return position
+        bodies, position = pattern.match(data, position, min(self.frame_max, self.body_bytes_max))
+        if bodies:
+            try:
+                channel.publish(pattern.target, pattern.prepared, bodies)
+            except ChannelClosing as error:
+                self.publisher.flush()
+                self.close_channel(channel, error, PUBLISH)
         return position
 
     def _drop_frames(self, data: bytes, position: int) -> int:

@@ -12,6 +12,7 @@ delivered to it is still read from.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from smista.engine import Receipt
@@ -138,7 +139,7 @@ class Outgoing:
 
     # -- acknowledging ------------------------------------------------------------------------------------------------
 
-    def acknowledge(self, receipts: list[Receipt]) -> None:
+    def acknowledge(self, receipts: Iterable[Receipt]) -> None:
         """With what else is acknowledged in this read."""
         self._acknowledged += receipts
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from smista.core.errors import NamespaceNotFound, QueueFull, QueueNotFound
 from smista.core.exchanges import ExchangeInternal, ExchangeNotFound
-from smista.engine import Broker, Envelope, Publication, Published
+from smista.engine import Broker, Envelope, Publication
 from smista.engine.errors import ResourceLow
 from smista.errors import BrokerError
 from smista.protocols.amqp import content, frames, methods, routing
@@ -57,6 +57,9 @@ class Prepared:
         self.headers = headers
         self.extra_keys = extra_keys
         self._routed_by: dict[str, Any] | None = None
+
+    def publication(self, body: bytes) -> Publication:
+        return Publication(body, self.envelope, self.priority, self.delay_ms)
 
     @property
     def routed_by(self) -> dict[str, Any]:
@@ -174,12 +177,24 @@ def _delay(headers: Mapping[str, Any]) -> int | None:
     return value if type(value) is int and 0 < value < 1 << 52 else None
 
 
-class _Batch:
-    __slots__ = ("origins", "publications")
+class _Run:
+    """Messages for one queue that followed each other on one channel, and differ in their bodies only."""
 
-    def __init__(self) -> None:
-        self.publications: list[Publication] = []
-        self.origins: list[tuple[Channel, int]] = []
+    __slots__ = ("bodies", "channel", "first_tag", "prepared")
+
+    def __init__(self, channel: Channel, first_tag: int, prepared: Prepared, bodies: list[bytes]) -> None:
+        self.channel = channel
+        self.first_tag = first_tag
+        """Of its first message; 0 where the channel does not confirm."""
+        self.prepared = prepared
+        self.bodies = bodies
+
+    def tag(self, place: int) -> int:
+        return self.first_tag + place if self.first_tag else 0
+
+    def goes_on(self, channel: Channel, tag: int, prepared: Prepared) -> bool:
+        """Whether a message of this tag is one more of them."""
+        return prepared is self.prepared and channel is self.channel and tag == self.tag(len(self.bodies))
 
 
 class Publisher:
@@ -188,28 +203,36 @@ class Publisher:
     def __init__(self, connection: AmqpConnection) -> None:
         self._connection = connection
         self._broker = connection.door.broker
-        self._batches: dict[str, _Batch] = {}
+        self._batches: dict[str, list[_Run]] = {}
+        """By queue, what goes to it with the next flush."""
         self._confirms: dict[Channel, int] = {}
         """By channel, the highest tag that will be confirmed by the next flush."""
         self._nacks: list[tuple[Channel, int]] = []
 
-    def publish(self, channel: Channel, target: Target, prepared: Prepared, body: bytes) -> None:
+    def publish(self, channel: Channel, target: Target, prepared: Prepared, bodies: list[bytes]) -> None:
         """Publish now or with the next flush. Raises what closes the channel."""
         tag = 0
         if channel.is_confirming:
-            channel.publish_tag = tag = channel.publish_tag + 1
-            self._confirms[channel] = tag
+            tag = channel.publish_tag + 1
+            channel.publish_tag += len(bodies)
+            self._confirms[channel] = channel.publish_tag
         queues = self.route(target, prepared)
         if len(queues) == 1:
-            batch = self._batches.get(queues[0])
-            if batch is None:
-                batch = self._batches[queues[0]] = _Batch()
-            batch.publications.append(Publication(body, prepared.envelope, prepared.priority, prepared.delay_ms))
-            batch.origins.append((channel, tag))
-        elif queues:
-            self._publish_to_several(channel, tag, queues, prepared, body)
-        elif not self._reply(target, prepared, body) and target.is_mandatory:
-            self._return(channel, target, prepared, body)
+            runs = self._batches.get(queues[0])
+            if runs is None:
+                runs = self._batches[queues[0]] = []
+            elif runs[-1].goes_on(channel, tag, prepared):
+                runs[-1].bodies += bodies
+                return
+            runs.append(_Run(channel, tag, prepared, bodies))
+            return
+        for place, body in enumerate(bodies):
+            if channel.is_closing:
+                return
+            if queues:
+                self._publish_to_several(channel, tag + place if tag else 0, queues, prepared, body)
+            elif not self._reply(target, prepared, body) and target.is_mandatory:
+                self._return(channel, target, prepared, body)
 
     def route(self, target: Target, prepared: Prepared) -> tuple[str, ...]:
         """Where a message would go. Raises what closes the channel."""
@@ -235,31 +258,35 @@ class Publisher:
         if self._broker.is_behind:
             self._connection.hold_until_room()
 
-    def _publish_batch(self, queue: str, batch: _Batch) -> None:
+    def _publish_runs(self, queue: str, runs: list[_Run]) -> None:
+        vhost = self._connection.vhost
         try:
-            results = self._broker.publish_now(
-                queue, batch.publications, is_use=False, namespace=self._connection.vhost
-            )
+            if len(runs) == 1:
+                [run] = runs
+                like = run.prepared.publication(run.bodies[0])
+                refused = self._broker.publish_alike_now(queue, run.bodies, like, is_use=False, namespace=vhost)
+            else:
+                publications = [run.prepared.publication(body) for run in runs for body in run.bodies]
+                results = self._broker.publish_now(queue, publications, is_use=False, namespace=vhost)
+                refused = [(place, one) for place, one in enumerate(results) if isinstance(one, BrokerError)]
         except QueueNotFound:
             # Deleted since it was routed: as if no binding had led there.
             return
-        except ResourceLow:
-            self._nacks += [origin for origin in batch.origins if origin[1]]
-            return
-        for (channel, tag), result in zip(batch.origins, results, strict=True):
-            if type(result) is not Published:
-                assert isinstance(result, BrokerError)
-                self._refused(channel, tag, result)
+        except ResourceLow as low:
+            refused = [(place, low) for place in range(sum(len(run.bodies) for run in runs))]
+        if refused:
+            origins = [(run.channel, run.tag(place)) for run in runs for place in range(len(run.bodies))]
+            for place, error in refused:
+                self._refused(*origins[place], error)
 
     def _publish_to_several(
         self, channel: Channel, tag: int, queues: tuple[str, ...], prepared: Prepared, body: bytes
     ) -> None:
         # What goes to one of these queues alone and came before must be in it first.
         self._flush_batches()
-        publication = Publication(body, prepared.envelope, prepared.priority, prepared.delay_ms)
         try:
             results = self._broker.publish_to_queues_now(
-                queues, publication, is_use=False, namespace=self._connection.vhost
+                queues, prepared.publication(body), is_use=False, namespace=self._connection.vhost
             )
         except BrokerError as error:
             results = [error]
@@ -270,8 +297,8 @@ class Publisher:
     def _flush_batches(self) -> None:
         if self._batches:
             batches, self._batches = self._batches, {}
-            for queue, batch in batches.items():
-                self._publish_batch(queue, batch)
+            for queue, runs in batches.items():
+                self._publish_runs(queue, runs)
 
     def _refused(self, channel: Channel, tag: int, error: BrokerError) -> None:
         if isinstance(error, (QueueFull, ResourceLow)):

@@ -1,0 +1,157 @@
+"""Messages that are recognised by their bytes are the same messages as those that are read frame by frame.
+
+The same stream of frames is sent twice: in one read, where runs of like messages are taken at once, and a frame at a
+time, where none is. What lies in the queues, and what was answered, must not differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from smista.protocols.amqp import methods
+from smista.protocols.amqp.frames import HEAD
+from tests.protocols.amqp.in_process import Client, Server, settle
+from tests.protocols.amqp.raw import declare, frame, head, message, on, part, publish
+
+QUEUES = ("q", "r", "full")
+KEYS = (*QUEUES, "nowhere")
+PROPERTIES = (b"\0\0", b"\x10\0\2", b"\x10\0\1", b"\x18\0\2\7")
+"""None; persistent; transient; persistent and of priority 7."""
+
+sizes = st.sampled_from([0, 1, 1, 1, 5, 5, 5, 200, 70_000])
+whole = st.builds(
+    lambda number, key, properties, sizes: b"".join(
+        message(bytes([65 + place % 26]) * size, key, channel=number, properties=properties)
+        for place, size in enumerate(sizes)
+    ),
+    st.integers(1, 2),
+    st.sampled_from(KEYS),
+    st.sampled_from(PROPERTIES),
+    st.lists(sizes, min_size=1, max_size=6),
+)
+in_parts = st.builds(
+    lambda number, key: (
+        publish(key, channel=number)
+        + head(4, channel=number)
+        + part(b"ab", channel=number)
+        + part(b"cd", channel=number)
+    ),
+    st.integers(1, 2),
+    st.sampled_from(KEYS),
+)
+interleaved = st.builds(
+    lambda key, other: (
+        publish(key) + publish(other, channel=2) + head(1) + head(1, channel=2) + part(b"1") + part(b"2", channel=2)
+    ),
+    st.sampled_from(KEYS),
+    st.sampled_from(KEYS),
+)
+beside = st.sampled_from([frame(8, 0, b""), on(1, methods.BasicQos(0, 0, False))])
+faults = st.sampled_from(
+    [
+        b"",
+        message(b"x", "q", "missing"),
+        message(b"xyz", "q")[:-1] + b"\0",
+        publish("q") + head(2) + part(b"xyz"),
+        publish("q") + head(1 << 40),
+        publish("q") + head(3) + part(b"xyz", channel=2),
+        message(b"abc", "q")[:-4],
+    ]
+)
+streams = st.tuples(st.lists(whole | in_parts | interleaved | beside, max_size=8).map(b"".join), faults).map(b"".join)
+
+
+def frames_of(stream: bytes) -> list[bytes]:
+    found = []
+    while len(stream) >= HEAD.size:
+        end = HEAD.size + struct.unpack_from(">I", stream, 3)[0] + 1
+        found.append(stream[:end])
+        stream = stream[end:]
+    return [*found, stream]
+
+
+async def outcome(pieces: list[bytes]) -> tuple[dict[str, list[tuple[bytes, bytes, str, int]]], list[object]]:
+    """What lies in the queues, and what was answered; confirms as the tags they confirm."""
+    server = await Server().start()
+    client = await server.connect(channels=2)
+    client.feed(on(1, declare("q"), declare("r"), methods.ConfirmSelect(False)))
+    full = methods.QueueDeclare(
+        0, "full", False, True, False, False, False, {"x-max-length": 2, "x-overflow": "reject-publish"}
+    )
+    client.feed(on(1, full), on(2, methods.ConfirmSelect(False)))
+    await client.expect_all(*[methods.QueueDeclareOk] * 2, methods.ConfirmSelectOk)
+    await client.expect_all(methods.QueueDeclareOk, methods.ConfirmSelectOk)
+    for piece in pieces:
+        client.feed(piece)
+        await asyncio.sleep(0)
+    await server.broker.durable()
+    await settle()
+    answers = await _answers(client)
+    held = {}
+    for queue in QUEUES:
+        deliveries = await server.broker.receive(queue, 1000)
+        held[queue] = [
+            (one.body, one.envelope.properties, one.envelope.routing_key, one.priority) for one in deliveries
+        ]
+    await server.stop()
+    return held, answers
+
+
+async def _answers(client: Client) -> list[object]:
+    answers: list[object] = []
+    confirmed: dict[int, set[int]] = {1: set(), 2: set()}
+    refused: dict[int, set[int]] = {1: set(), 2: set()}
+    while not client.has_nothing:
+        number, method = await client.method()
+        if isinstance(method, methods.BasicAck):
+            first = max(confirmed[number] | refused[number], default=0) + 1 if method.multiple else method.delivery_tag
+            confirmed[number] |= set(range(first, method.delivery_tag + 1))
+        elif isinstance(method, methods.BasicNack):
+            refused[number].add(method.delivery_tag)
+        else:
+            answers.append((number, method))
+    return [*answers, confirmed, refused]
+
+
+FULL = message(b"x", "full")
+
+
+@settings(max_examples=150, deadline=None)
+@given(streams)
+@example(FULL + message(b"a", "q") + FULL + message(b"b", "q") + FULL * 2 + message(b"c", "q") * 2 + FULL)
+@example(message(b"abc", "q") * 3 + message(b"abc", "q")[:-1] + b"\0" + message(b"abc", "q"))
+@example(message(b"abc", "q") * 2 + publish("q") + head(9) + part(b"abc") + part(b"defghi") + message(b"abc", "q") * 2)
+def test_in_one_read_or_frame_by_frame(stream: bytes) -> None:
+    async def both() -> None:
+        at_once = await outcome([stream])
+        one_by_one = await outcome(frames_of(stream))
+        assert at_once[0] == one_by_one[0]
+        assert _comparable(at_once[1]) == _comparable(one_by_one[1])
+
+    asyncio.run(both())
+
+
+def _comparable(answers: list[object]) -> list[object]:
+    """What is closed for an error may or may not have been confirmed to before, either way."""
+    closes = (methods.ConnectionClose, methods.ChannelClose)
+    is_closed = any(isinstance(one, tuple) and isinstance(one[1], closes) for one in answers)
+    return answers[:-2] if is_closed else answers
+
+
+async def test_a_pattern_is_used() -> None:
+    """Or all of this would say nothing."""
+    server = await Server().start()
+    client = await server.connect()
+    client.feed(on(1, declare("q")))
+    await client.expect(methods.QueueDeclareOk)
+    client.feed(b"".join(message(b"x" * size, "q") for size in (3, 3, 4, 4, 9)))
+    assert client.connection._pattern is not None
+    bodies, end = client.connection._pattern.match(message(b"y" * 5, "q") + message(b"z", "q"), 0, 100)
+    assert bodies == [b"yyyyy", b"z"]
+    assert end == len(message(b"y" * 5, "q") + message(b"z", "q"))
+    assert [one.body for one in await server.broker.receive("q", 10)] == [b"x" * size for size in (3, 3, 4, 4, 9)]
+    await server.stop()
