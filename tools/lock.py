@@ -3,7 +3,8 @@
 `make lock` asks the registry that pip is configured with, on the machine it runs on, for
 
 1. the newest versions that together satisfy pyproject.toml (to run, to build and to develop);
-2. the wheel of each of those versions for every platform and Python in the tables below.
+2. the wheel of each of those versions for every platform and Python in the tables below; for a package that is
+   published as source alone (PySpark), that archive instead.
 
 `pip install --require-hashes` then installs exactly those files, wherever it finds them: the lock file
 holds no address, so a mirror, an offline folder and the public registry serve equally. Only pip's public
@@ -42,6 +43,7 @@ class Package:
     name: str
     version: str
     needs: frozenset[str]
+    is_source: bool
     hashes: set[str] = field(default_factory=set)
 
     @property
@@ -55,7 +57,7 @@ def main() -> None:
         pip = Pip(Path(folder))
         print("resolving", flush=True)
         packages = {package.name: package for package in pip.resolve(asked)}
-        pins = [package.pin for package in packages.values()]
+        pins = [package.pin for package in packages.values() if not package.is_source]
         for platform, tags in PLATFORMS.items():
             for python in PYTHONS:
                 print(f"hashing for {platform}, Python {python}", flush=True)
@@ -66,8 +68,8 @@ def main() -> None:
 
 
 def asked_for(project: dict[str, Any]) -> list[str]:
-    """Every requirement pyproject.toml names: to build, to run, to develop."""
-    groups = project["dependency-groups"].values()
+    """Every requirement pyproject.toml names: to build, to run with and without the extras, to develop."""
+    groups = [*project["project"]["optional-dependencies"].values(), *project["dependency-groups"].values()]
     lines = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
     return lines + [line for group in groups for line in group]
 
@@ -104,6 +106,7 @@ def package_of(item: dict[str, Any]) -> Package:
         name=canonical(metadata["name"]),
         version=metadata["version"],
         needs=frozenset(map(canonical, needs)),
+        is_source=not item["download_info"]["url"].endswith(".whl"),
         hashes={item["download_info"]["archive_info"]["hashes"]["sha256"]},
     )
 
