@@ -22,6 +22,10 @@ ENGINE_LEVEL: set[type[BrokerError]] = {
     errors.QueueDeleted,  # told to those who wait
     errors.QueueInExclusiveUse,
     errors.InvalidReceipt,  # receipts are read from text by the engine
+    errors.ClaimNotFound,  # in test_claims.py
+    errors.ClaimExpired,
+    errors.ClaimBroken,
+    errors.ConsumerInUse,
 }
 
 

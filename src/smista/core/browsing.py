@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from smista.core.claims import Claimant
 from smista.core.counters import QueueStats
 from smista.core.errors import InvalidArgument, MessageNotFound
 from smista.core.message import Message, Reason, State
@@ -105,8 +106,9 @@ def last_error(message: Message) -> str:
     return failures[-1].error if failures else ""
 
 
-def stats(queue: Queue, *, consumers: int = 0, now_ms: int) -> QueueStats:
+def stats(queue: Queue, *, consumers: int = 0, claimants: Sequence[Claimant] = (), now_ms: int) -> QueueStats:
     counters = queue.counters
+    claims = [claim for claimant in claimants for claim in claimant.open_claims]
     oldest = None if queue.line is None else queue.line.oldest()
     return QueueStats(
         namespace=queue.namespace,
@@ -118,6 +120,8 @@ def stats(queue: Queue, *, consumers: int = 0, now_ms: int) -> QueueStats:
         depth=queue.depth,
         body_bytes=queue.body_bytes,
         consumers=consumers,
+        claims=len(claims),
+        claimed=sum(claim.row_count for claim in claims),
         is_paused=queue.is_paused,
         published_total=counters.published,
         delivered_total=counters.delivered,
@@ -132,6 +136,7 @@ def stats(queue: Queue, *, consumers: int = 0, now_ms: int) -> QueueStats:
         purged_total=counters.purged,
         duplicates_total=counters.duplicates,
         rejected_total=counters.rejected,
+        acked_late_total=sum(claimant.late_count for claimant in claimants),
         wait_ms_average=counters.wait_ms_total / counters.first_delivered if counters.first_delivered else 0.0,
         oldest_age_ms=0 if oldest is None else max(0, now_ms - oldest.ready_at_ms),
     )

@@ -66,6 +66,10 @@ class QueueStats(msgspec.Struct, frozen=True):
     """Ready, scheduled and in flight together: what `max_depth` is held against."""
     body_bytes: int
     consumers: int
+    claims: int
+    """Open ones ..."""
+    claimed: int
+    """... and how many messages they hold."""
     is_paused: bool
     published_total: int
     delivered_total: int
@@ -80,6 +84,8 @@ class QueueStats(msgspec.Struct, frozen=True):
     purged_total: int
     duplicates_total: int
     rejected_total: int
+    acked_late_total: int
+    """Rows of claims that had expired when they were acknowledged."""
     wait_ms_average: float
     oldest_age_ms: int
     """Age of the oldest ready message, 0 when there is none."""

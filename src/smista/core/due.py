@@ -1,4 +1,5 @@
-"""What happens when a deadline comes: schedules end, leases run out, messages expire, queues are looked after.
+"""What happens when a deadline comes: schedules end, leases and claims run out, messages expire, queues are looked
+after.
 
 Done in slices: the caller says how many entries at most, so that a million messages expiring in one instant never hold
 up anybody else for long.
@@ -7,6 +8,7 @@ up anybody else for long.
 from __future__ import annotations
 
 from smista.core.calendar import Entry
+from smista.core.claims import Claim, ClaimState, expire_claim, work_off
 from smista.core.dead_letters import expire, take_now_or_never
 from smista.core.declaring import delete_queue, schedule_check
 from smista.core.message import Message, Reason, State
@@ -16,6 +18,7 @@ from smista.core.settling import fail
 from smista.core.state import BrokerState
 
 RETIRED_AT_ONCE = 500
+ROWS_AT_ONCE = 500
 
 
 def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float = 0.0) -> list[Entry]:
@@ -29,6 +32,8 @@ def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float 
                 _message_due(state, entry, readied, now_ms, chance)
         elif type(entry) is Queue:
             _queue_due(state, entry, now_ms)
+        elif type(entry) is Claim:
+            _claim_due(state, entry, now_ms, chance)
         else:
             foreign.append(entry)
     for queue, messages in readied.items():
@@ -74,6 +79,18 @@ def _queue_due(state: BrokerState, queue: Queue, now_ms: int) -> None:
     if has_more:
         queue.calendar.remove(queue)
         queue.calendar.add(queue, now_ms, now_ms)
+
+
+def _claim_due(state: BrokerState, claim: Claim, now_ms: int, chance: float) -> None:
+    """A claim's time is up, or it ended before and there is more to be worked off."""
+    claim.deadline_ms = None
+    queue = state.queues.get(claim.claimant.queue)
+    if queue is None or claim.claimant.claims.get(claim.number) is not claim:
+        return
+    if claim.state is ClaimState.OPEN:
+        expire_claim(state, queue, claim)
+    if work_off(state, queue, claim, ROWS_AT_ONCE, chance=chance, now_ms=now_ms):
+        state.calendar.add(claim, now_ms, now_ms)
 
 
 def _retire(state: BrokerState, queue: Queue, now_ms: int) -> bool:

@@ -18,6 +18,10 @@
     ├── StaleReceipt               the delivery it names is over
     │   └── LeaseExpired           over because its time ran out
     ├── ConsumerNotFound
+    ├── ConsumerInUse              another session claims under this name
+    ├── ClaimNotFound              never made, acknowledged or released
+    ├── ClaimExpired               its messages went back to the queue
+    ├── ClaimBroken                some of its messages were taken from under it
     └── NamespaceNotFound
 
 Exchanges add theirs in `exchanges/errors.py`, the log in `log/errors.py`, the running broker in `engine/errors.py`.
@@ -100,6 +104,22 @@ class LeaseExpired(StaleReceipt):
 
 class ConsumerNotFound(BrokerError):
     code: ClassVar[str] = "consumer_not_found"
+
+
+class ConsumerInUse(BrokerError):
+    code: ClassVar[str] = "consumer_in_use"
+
+
+class ClaimNotFound(BrokerError):
+    code: ClassVar[str] = "claim_not_found"
+
+
+class ClaimExpired(BrokerError):
+    code: ClassVar[str] = "claim_expired"
+
+
+class ClaimBroken(BrokerError):
+    code: ClassVar[str] = "claim_broken"
 
 
 class NamespaceNotFound(BrokerError):

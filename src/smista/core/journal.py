@@ -15,6 +15,10 @@ from smista.core.exchanges import Binding, Exchange
 from smista.core.message import Fate, Message, Reason
 from smista.core.queue import Queue
 
+if TYPE_CHECKING:
+    from smista.core.claims import Claim, Claimant, Rows
+    from smista.core.staging import Commit
+
 
 class Journal:
     def queue_declared(self, queue: Queue) -> None:
@@ -87,5 +91,14 @@ class Journal:
     def purged(self, queue: Queue, cut: int, count: int, *, ready_only: bool, at_ms: int) -> None:
         """Everything (or everything ready) below the sequence `cut` went, `count` messages."""
 
-    def forgotten(self, messages: Iterable[Message]) -> None:
+    def claimed(self, queue: Queue, claim: Claim, rows: Rows) -> None:
+        """A claim got these rows. Sets where they lie."""
+
+    def claimant_changed(self, queue: Queue, claimant: Claimant) -> None:
+        """All of a consumer that claims, but the rows. Sets where it lies."""
+
+    def committed(self, commit: Commit) -> None:
+        """A staged batch is to be published, or so much of it was: all of it. Sets where it lies."""
+
+    def forgotten(self, messages: Sequence[Message]) -> None:
         """No record: the memory of these messages, purged before, is being freed."""

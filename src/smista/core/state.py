@@ -1,12 +1,14 @@
 """All that a broker knows: namespaces with their queues and exchanges, the calendar, the next numbers.
 
 Commands live in modules of their own (`publishing`, `receiving`, `settling`, `dead_letters`, `declaring`, `due`,
-`browsing`) as functions over this state. None of them waits, reads a clock or draws a number: each is one atomic step.
+`browsing`, `claims`, `staging`) as functions over this state. None of them waits, reads a clock or draws a number: each
+is one atomic step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from smista.core.calendar import Calendar
 from smista.core.errors import NamespaceNotFound, QueueNotFound
@@ -14,6 +16,10 @@ from smista.core.exchanges import Topology
 from smista.core.journal import Journal
 from smista.core.queue import Messages, Queue
 from smista.core.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from smista.core.claims import Claimant
+    from smista.core.staging import Commit
 
 ReadRouting = Callable[[bytes], tuple[Mapping[str, object] | None, Sequence[str]]]
 BODY_BYTES_MAX = 1 << 20
@@ -36,6 +42,8 @@ class BrokerState:
         "_instant_ms",
         "body_bytes_max",
         "calendar",
+        "claimants",
+        "commits",
         "graves",
         "journal",
         "namespaces",
@@ -55,6 +63,10 @@ class BrokerState:
         self.calendar = Calendar()
         self.namespaces: dict[str, Namespace] = {DEFAULT_NAMESPACE: Namespace(DEFAULT_NAMESPACE)}
         self.queues: dict[int, Queue] = {}
+        self.claimants: dict[int, dict[str, Claimant]] = {}
+        """By the number of the queue and by name, who claims batches of it, see `claims`."""
+        self.commits: dict[tuple[str, str], Commit] = {}
+        """By job and batch, what staged batches were published, oldest first, see `staging`."""
         self._instant_ms = 0
         self.read_routing: ReadRouting = lambda properties: (None, ())
         """How to find in a message's properties, which are the doors' business, what a dead letter is routed by beside
@@ -123,6 +135,9 @@ class BrokerState:
             del queues[queue.name]
         self.inter(queue, ready_only=False)
         self.calendar.remove(queue)
+        for claimant in self.claimants.pop(queue.number, {}).values():
+            for claim in claimant.claims.values():
+                self.calendar.remove(claim)
 
     def inter(self, queue: Queue, *, ready_only: bool) -> None:
         """Empty a queue at once and leave the freeing of its memory to `bury`."""

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from smista.core import browsing, dead_letters, declaring, publishing, receiving, settling
 from smista.core.browsing import ANY, Filter
+from smista.core.claims import claimants
 from smista.core.counters import QueueStats
 from smista.core.errors import ConsumerNotFound, InvalidArgument, InvalidReceipt, MessageNotFound
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings, Route, explain, route
@@ -33,15 +34,15 @@ from smista.core.queue import Queue
 from smista.core.settings import DEFAULT, QueueSettings
 from smista.core.settling import Outcome
 from smista.core.state import DEFAULT_NAMESPACE
+from smista.engine.claiming import WAIT_MS_MAX
 from smista.engine.consumers import CreditPool, Poll, Subscription
 from smista.engine.delivery import Delivery, Published
-from smista.engine.running import SLICE, RunningBroker
+from smista.engine.running import SLICE
+from smista.engine.staging import StagingBroker
 from smista.errors import BrokerError
 
-WAIT_MS_MAX = 20_000
 
-
-class Broker(RunningBroker):
+class Broker(StagingBroker):
     """See the module. Make one with `open`; all methods belong to the loop it was opened on."""
 
     # -- queues -------------------------------------------------------------------------------------------------------
@@ -113,7 +114,12 @@ class Broker(RunningBroker):
     def stats(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> QueueStats:
         now_ms = self._enter()
         queue = self._state.queue(name, namespace)
-        return browsing.stats(queue, consumers=self._consumers.count(queue), now_ms=now_ms)
+        return browsing.stats(
+            queue,
+            consumers=self._consumers.count(queue),
+            claimants=claimants(self._state, queue),
+            now_ms=now_ms,
+        )
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 

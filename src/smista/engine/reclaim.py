@@ -2,7 +2,8 @@
 
 Blocks are dropped from the front only, so a record can never go before the message it settles. Total size stays within
 about twice what is needed plus what `log_retention` asks to keep for readers of the log. A block with nothing alive in
-it, and nothing lasting (declarations, deduplication memory), is dropped unread; that is the common case by far.
+it, and nothing lasting (declarations, claims, commits, deduplication memory), is dropped unread; that is the common
+case by far.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import deque
 from smista.core.declaring import lasting_bindings
 from smista.core.message import Message
 from smista.core.state import BrokerState
+from smista.engine.claim_records import ClaimantRecord, CommitRecord
 from smista.engine.clock import Clock
 from smista.engine.recorder import (
     BindingRecord,
@@ -118,6 +120,7 @@ class Reclaimer:
                     continue
                 for binding in bindings:
                     recorder.bound(namespace.name, binding)
+        self._relocate_claims_unread(position)
         return lost
 
     def _relocate(self, position: int, record: Record) -> None:
@@ -148,6 +151,16 @@ class Reclaimer:
                 self._bind_again(records.unpack(data, BindingRecord))
             case Kind.REMEMBERED:
                 self._remember_again(position, records.unpack(data, RememberedRecord))
+            case Kind.CLAIMED:
+                self._claim_again(position, records.read_claimed(data))
+            case Kind.CLAIMANT:
+                changed = records.unpack(data, ClaimantRecord)
+                self._change_again(position, changed.queue, changed.consumer)
+            case Kind.COMMITTED:
+                committed = records.unpack(data, CommitRecord)
+                commit = state.commits.get((committed.job, committed.batch))
+                if commit is not None and commit.position == position:
+                    recorder.committed(commit)
             case Kind.OPENED:
                 note_opened(recorder, state, self._clock)
 
@@ -179,6 +192,30 @@ class Reclaimer:
         # A purge empties queues at once and leaves the memory of what was in them for later.
         queue = self._state.queues.get(moved.queue)
         return moved if queue is not None and queue.find(moved.sequence) is moved else None
+
+    def _claim_again(self, position: int, record: records.Claimed) -> None:
+        claimant = self._state.claimants.get(record.queue, {}).get(record.consumer)
+        claim = None if claimant is None else claimant.claims.get(record.number)
+        if claim is not None:
+            for rows in claim.rows:
+                if rows.first == record.first and rows.position == position:
+                    self._recorder.claimed(self._state.queues[record.queue], claim, rows)
+
+    def _change_again(self, position: int, queue: int, consumer: str) -> None:
+        claimant = self._state.claimants.get(queue, {}).get(consumer)
+        if claimant is not None and claimant.position == position:
+            self._recorder.claimant_changed(self._state.queues[queue], claimant)
+
+    def _relocate_claims_unread(self, position: int) -> None:
+        for number, by_name in self._state.claimants.items():
+            queue = self._state.queues[number]
+            for claimant in by_name.values():
+                for claim in claimant.claims.values():
+                    for rows in [rows for rows in claim.rows if rows.position == position]:
+                        self._recorder.claimed(queue, claim, rows)
+                self._change_again(position, number, claimant.consumer)
+        for commit in [commit for commit in self._state.commits.values() if commit.position == position]:
+            self._recorder.committed(commit)
 
     def _bind_again(self, record: BindingRecord) -> None:
         """Only bindings of predeclared exchanges: others were written again with the exchange they lead from."""

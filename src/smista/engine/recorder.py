@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from smista.core.claims import Claim, Claimant, Rows
 from smista.core.counters import Counters
 from smista.core.dedup import Seen
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings, thaw
@@ -21,6 +22,8 @@ from smista.core.journal import Journal
 from smista.core.message import PLAIN, Death, Deliveries, Envelope, Fate, Message, Reason, State
 from smista.core.queue import Queue
 from smista.core.settings import QueueSettings
+from smista.core.staging import Commit
+from smista.engine.claim_records import claimant_record, claimed_record, commit_record
 from smista.engine.measures import QueueTimes
 from smista.log import records
 from smista.log.records import Kind
@@ -137,7 +140,7 @@ class Recorder(Journal):
         """Live bytes in each block that has any."""
         self.live_total = 0
         self.lasting: set[int] = set()
-        """Blocks that hold declarations, bindings or deduplication memory."""
+        """Blocks that hold declarations, bindings, claims, commits or deduplication memory."""
         self.resident_bytes = 0
         """Bytes of bodies in memory."""
         self.moved_messages: dict[int, Message] = {}
@@ -390,6 +393,22 @@ class Recorder(Journal):
             seen.position = self.position
             record = RememberedRecord(queue.number, key, seen.number, seen.created_at_ms, seen.expires_at_ms)
             self.note_lasting(records.packed(Kind.REMEMBERED, record))
+
+    # -- claims and staged batches ------------------------------------------------------------------------------------
+
+    def claimed(self, queue: Queue, claim: Claim, rows: Rows) -> None:
+        if queue.settings.durable:
+            rows.position = self.position
+            self.note_lasting(records.claimed(claimed_record(claim, rows)))
+
+    def claimant_changed(self, queue: Queue, claimant: Claimant) -> None:
+        if queue.settings.durable:
+            claimant.position = self.position
+            self.note_lasting(records.packed(Kind.CLAIMANT, claimant_record(claimant)))
+
+    def committed(self, commit: Commit) -> None:
+        commit.position = self.position
+        self.note_lasting(records.packed(Kind.COMMITTED, commit_record(commit)))
 
     # -- transitions --------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from smista.core.message import PLAIN, Envelope, Fate, Message, Reason
 from smista.core.queue import Queue
 from smista.core.settings import DEFAULT, QueueSettings
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState
+from smista.engine.claim_records import ClaimRecovery
 from smista.engine.clock import Anchor
 from smista.engine.recorder import (
     BindingRecord,
@@ -70,6 +71,7 @@ class Recovery:
         self._deleted: set[int] = set()
         self._settings: dict[QueueSettings, QueueSettings] = {}
         self._envelopes: dict[bytes, Envelope] = {b"": PLAIN}
+        self._claims = ClaimRecovery(state)
         self._position = 0
         self._apply: dict[Kind, Callable[[memoryview], None]] = {
             Kind.OPENED: self._opened,
@@ -83,6 +85,9 @@ class Recovery:
             Kind.FANNED_OUT: self._fanned_out,
             Kind.PLACED: self._placed,
             Kind.REMEMBERED: self._remembered,
+            Kind.CLAIMED: self._claimed,
+            Kind.CLAIMANT: self._claimant,
+            Kind.COMMITTED: self._committed,
             Kind.DELIVERED: self._delivered,
             Kind.EXTENDED: self._extended,
             Kind.GIVEN_BACK: self._given_back,
@@ -138,6 +143,7 @@ class Recovery:
                     recorder.moved_messages[message.number] = message
             queue.attach(now_ms)
             schedule_check(queue, now_ms)
+        self._claims.finish(now_ms)
         recorder.lasting = self.lasting
 
     # -- declarations -------------------------------------------------------------------------------------------------
@@ -179,6 +185,7 @@ class Recovery:
     def _queue_deleted(self, data: memoryview) -> None:
         record = records.unpack(data, QueueDeletedRecord)
         self._deleted.add(record.number)
+        self._claims.queue_deleted(record.number)
         self._shells.pop(record.number, None)
         queue = self.state.queues.get(record.number)
         if queue is not None:
@@ -312,6 +319,20 @@ class Recovery:
         queue.dedup.remember(
             record.key, Seen(record.number, record.created_at_ms, record.expires_at_ms, self._position)
         )
+
+    # -- claims and staged batches ------------------------------------------------------------------------------------
+
+    def _claimed(self, data: memoryview) -> None:
+        self.lasting.add(self._position)
+        self._claims.claimed(data, self._position)
+
+    def _claimant(self, data: memoryview) -> None:
+        self.lasting.add(self._position)
+        self._claims.claimant(data, self._position)
+
+    def _committed(self, data: memoryview) -> None:
+        self.lasting.add(self._position)
+        self._claims.committed(data, self._position)
 
     # -- transitions --------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
 from smista.core import browsing, dead_letters
+from smista.core.claims import claimants, held_by_claims
 from smista.core.due import run_due
 from smista.core.message import Message, Reason, Receipt, State
 from smista.core.settling import Outcome, receipt_for, release
@@ -46,6 +47,7 @@ class RunningBroker:
     ) -> None:
         self._clock = clock
         self._state = state
+        self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         self._is_turn_planned = False
@@ -103,9 +105,11 @@ class RunningBroker:
 
     def _release_unending(self) -> None:
         """Give back what was held without a deadline: such a lease ends with its consumer, and those of an earlier run
-        are gone."""
+        are gone. Claims have deadlines of their own."""
         for queue in self._state.queues.values():
-            held = [message for message in queue.in_flight.values() if message.deadline_ms is None]
+            claimed = held_by_claims(self._state, queue)
+            unending = [message for message in queue.in_flight.values() if message.deadline_ms is None]
+            held = [message for message in unending if message.sequence not in claimed]
             self.release_now([receipt_for(queue, message.sequence) for message in held])
 
     async def close(self) -> None:
@@ -176,7 +180,12 @@ class RunningBroker:
         for queue in list(self._state.queues.values()):
             if not queue.is_deleted:
                 now_ms = self._clock.now_ms()
-                stats = browsing.stats(queue, consumers=self._consumers.count(queue), now_ms=now_ms)
+                stats = browsing.stats(
+                    queue,
+                    consumers=self._consumers.count(queue),
+                    claimants=claimants(self._state, queue),
+                    now_ms=now_ms,
+                )
                 wait_ms, processing_ms = self._keeper.recorder.times.read(queue) or (None, None)
                 yield QueueMeasures(stats, wait_ms, processing_ms)
 

@@ -27,5 +27,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Publishes are refused when less is free."""
     memory_bytes_max: int | None = None
     """Publishes are refused when the process uses more; None for no limit."""
+    claim_session_ms: int = 15_000
+    """How long a session that is not seen any more keeps others from claiming under its consumer's name."""
     watch_interval_s: float = 0.5
     """How often disk and memory are looked at."""

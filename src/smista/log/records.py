@@ -22,7 +22,7 @@ from smista.log.errors import LogError, LogNewer
 
 T = TypeVar("T")
 
-VERSION = 1
+VERSION = 2
 _BLOCK = struct.Struct("<BQ")
 _RECORD = struct.Struct("<BI")
 _ENQUEUED = struct.Struct("<IQI")
@@ -40,6 +40,7 @@ _REMOVED = struct.Struct("<IQBI")
 _PARKED = struct.Struct("<IQQBBH")
 _MOVED = struct.Struct("<IQIQBQQBBH")
 _PURGED = struct.Struct("<IQQQB")
+_CLAIMED = struct.Struct("<IQIIQHI")
 
 HAS_READY_AT = 1
 HAS_EXPIRES_AT = 2
@@ -58,6 +59,9 @@ class Kind(enum.IntEnum):
     FANNED_OUT = 17
     PLACED = 18
     REMEMBERED = 19
+    CLAIMED = 20
+    CLAIMANT = 21
+    COMMITTED = 22
     DELIVERED = 32
     EXTENDED = 33
     GIVEN_BACK = 34
@@ -402,6 +406,37 @@ def read_purged(data: memoryview) -> tuple[int, int, int, int, bool]:
     """(queue, at_ms, cut, count, ready_only)"""
     queue, at_ms, cut, count, ready_only = _unpack(_PURGED, data)
     return queue, at_ms, cut, count, bool(ready_only)
+
+
+class Claimed(NamedTuple):
+    """Rows of a claim; its number, and the rest of what is known of it, is in a CLAIMANT."""
+
+    queue: int
+    consumer: str
+    number: int
+    first: int
+    """The place of the first of these rows in the claim."""
+    run: int
+    body_bytes: int
+    sequences: Sequence[int]
+    deliveries: Sequence[int]
+
+
+def claimed(fields: Claimed) -> bytes:
+    consumer = fields.consumer.encode()
+    count = len(fields.sequences)
+    head = _CLAIMED.pack(fields.queue, fields.number, fields.first, fields.run, fields.body_bytes, len(consumer), count)
+    deliveries = struct.pack(f"<{count}I", *fields.deliveries)
+    return record(Kind.CLAIMED, head + consumer + struct.pack(f"<{count}Q", *fields.sequences) + deliveries)
+
+
+def read_claimed(data: memoryview) -> Claimed:
+    queue, number, first, run, body_bytes, consumer_bytes, count = _unpack(_CLAIMED, data)
+    offset = _CLAIMED.size + consumer_bytes
+    _check_fits(data, offset + 12 * count)
+    consumer = str(data[_CLAIMED.size : offset], "utf-8", "replace")
+    deliveries = struct.unpack_from(f"<{count}I", data, offset + 8 * count)
+    return Claimed(queue, consumer, number, first, run, body_bytes, _read_sequences(data, offset, count), deliveries)
 
 
 # -- rare records: msgpack arrays -------------------------------------------------------------------------------------

@@ -1,0 +1,179 @@
+"""Committing staged batches: rows that wait outside the queues are published together, once.
+
+What is staged lies in files, which are a door's business. Here is what must hold whatever they contain:
+
+- A batch is named by its job and its number there. Committing it puts down a durable *intent* first: where to, which
+  parts, how many rows. From then on the batch will be published, all of it, whatever happens in between.
+- Rows go in by slices, in the order of the parts, each slice in one step with a note of how far that brought us. So a
+  restart goes on behind the last slice that is on disk, and no row enters twice.
+- Everything that could refuse a row is asked before the intent: whether the queue is there, has room, takes bodies of
+  that size and such priorities. What changes later (the queue filled up or was altered meanwhile) refuses nothing any
+  more. Rows for a queue or exchange that was deleted meanwhile go nowhere, as if they had gone with it.
+- A batch that was committed is remembered, and committing it again does nothing, for `REMEMBERED_MS`, or until
+  `REMEMBERED_MAX` others have come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from smista.core.errors import InvalidPriority, MessageTooLarge, QueueFull
+from smista.core.exchanges import route
+from smista.core.message import Publication
+from smista.core.publishing import publish_promised
+from smista.core.queue import Queue
+from smista.core.settings import DAY_MS, PRIORITY_MAX, Overflow
+from smista.core.state import BrokerState
+
+REMEMBERED_MS = 14 * DAY_MS
+REMEMBERED_MAX = 100_000
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """What one task staged in one attempt."""
+
+    partition: int
+    attempt: int
+    rows: int
+    crc: int
+    """Of all that was staged, so that no other bytes are published in its place."""
+
+
+class Commit(msgspec.Struct, kw_only=True):
+    """A batch that is being published, or was."""
+
+    job: str
+    batch: str
+    namespace: str
+    queue: str | None
+    exchange: str | None
+    parts: tuple[Part, ...]
+    """Empty when all is done."""
+    rows: int
+    at_ms: int
+    done: int = 0
+    """How many rows have been seen to."""
+    duplicates: int = 0
+    unrouted: int = 0
+    position: int = 0
+    """The log block that holds this."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.done >= self.rows
+
+    @property
+    def published(self) -> int:
+        return self.done - self.duplicates - self.unrouted
+
+
+class Row(msgspec.Struct, gc=False):
+    publication: Publication
+    headers: Mapping[str, object] | None = None
+
+
+class Load(msgspec.Struct):
+    """What a queue would have to take."""
+
+    rows: int = 0
+    body_bytes: int = 0
+    body_bytes_max: int = 0
+    priority_max: int = 0
+
+    def add(self, other: Load) -> None:
+        self.rows += other.rows
+        self.body_bytes += other.body_bytes
+        self.body_bytes_max = max(self.body_bytes_max, other.body_bytes_max)
+        self.priority_max = max(self.priority_max, other.priority_max)
+
+    def add_row(self, publication: Publication) -> None:
+        body_bytes = len(publication.body)
+        self.add(Load(1, body_bytes, body_bytes, publication.priority or 0))
+
+
+def check_load(state: BrokerState, queue: Queue, load: Load) -> None:
+    """Raise why the queue cannot take this, all of it."""
+    settings = queue.settings
+    limit = settings.body_bytes_max or state.body_bytes_max
+    if load.body_bytes_max > limit:
+        raise MessageTooLarge(
+            f"A body of {load.body_bytes_max} bytes is over the limit of {limit} bytes for queue {queue.name!r}."
+        )
+    highest = PRIORITY_MAX if settings.clamp_priority else settings.max_priority
+    if load.priority_max > highest:
+        raise InvalidPriority(
+            f"Priority {load.priority_max} is above {highest}, the highest queue {queue.name!r} takes."
+        )
+    if settings.overflow not in (Overflow.REJECT, Overflow.DEAD_LETTER_NEWEST):
+        return
+    is_too_deep = settings.max_depth is not None and queue.limited_depth + load.rows > settings.max_depth
+    is_too_big = settings.max_bytes is not None and queue.limited_bytes + load.body_bytes > settings.max_bytes
+    if is_too_deep or is_too_big:
+        raise QueueFull(
+            f"Queue {queue.name!r} has no room for {load.rows} messages of {load.body_bytes} bytes beside the "
+            f"{queue.limited_depth} it holds; consume, purge or raise the limit."
+        )
+
+
+def begin(state: BrokerState, commit: Commit) -> None:
+    """Put down the intent."""
+    _forget(state, commit.at_ms)
+    apply_committed(state, commit)
+    state.journal.committed(commit)
+
+
+def publish_slice(state: BrokerState, commit: Commit, rows: Sequence[Row], *, now_ms: int) -> None:
+    """Publish the next rows and note how far that brings the commit, in one step."""
+    for queue, publications in _routed(state, commit, rows).items():
+        if queue is None:
+            commit.unrouted += len(publications)
+        else:
+            entered = publish_promised(state, queue, publications, now_ms=now_ms)
+            if commit.queue is not None:
+                commit.duplicates += len(publications) - entered
+    commit.done += len(rows)
+    if commit.is_done:
+        commit.parts = ()
+    state.journal.committed(commit)
+
+
+def route_rows(state: BrokerState, namespace: str, exchange: str, rows: Sequence[Row]) -> dict[Queue | None, list[int]]:
+    """Where an exchange would send each row: by queue the places of its rows, under None those that go nowhere."""
+    space = state.namespaces.get(namespace)
+    found: dict[Queue | None, list[int]] = {}
+    if space is None or (exchange and space.topology.find(exchange) is None):
+        return {None: list(range(len(rows)))}
+    for place, row in enumerate(rows):
+        key = row.publication.envelope.routing_key
+        names = route(space.topology, exchange, key, row.headers, space.queues.__contains__, ()).queues
+        for name in names:
+            found.setdefault(space.queues[name], []).append(place)
+        if not names:
+            found.setdefault(None, []).append(place)
+    return found
+
+
+def apply_committed(state: BrokerState, commit: Commit) -> None:
+    state.commits[commit.job, commit.batch] = commit
+
+
+def _routed(state: BrokerState, commit: Commit, rows: Sequence[Row]) -> dict[Queue | None, list[Publication]]:
+    if commit.queue is not None:
+        space = state.namespaces.get(commit.namespace)
+        queue = None if space is None else space.queues.get(commit.queue)
+        return {queue: [row.publication for row in rows]}
+    assert commit.exchange is not None
+    found = route_rows(state, commit.namespace, commit.exchange, rows)
+    return {queue: [rows[place].publication for place in places] for queue, places in found.items()}
+
+
+def _forget(state: BrokerState, now_ms: int) -> None:
+    """Oldest first; one that is not done stays, and so do those behind it."""
+    while state.commits:
+        key, oldest = next(iter(state.commits.items()))
+        is_old = oldest.at_ms + REMEMBERED_MS <= now_ms or len(state.commits) >= REMEMBERED_MAX
+        if not is_old or not oldest.is_done:
+            return
+        del state.commits[key]

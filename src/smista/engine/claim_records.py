@@ -1,0 +1,162 @@
+"""How claims and committed batches stand in the log, and how they come back from it.
+
+A CLAIMANT record is the whole of a consumer but for the rows of its claims, a COMMITTED record the whole of a batch:
+the latest one counts. The rows stand in CLAIMED records by themselves, each with its place in the claim, so any of them
+can be written again alone. Since the front of the log is dropped, rows may come before their CLAIMANT: they are kept
+until one says whether their claim is still there.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import msgspec
+
+from smista.core.claims import Claim, Claimant, ClaimState, Rows, attach_claims
+from smista.core.staging import Commit, Part, apply_committed
+from smista.core.state import BrokerState
+from smista.log import records
+from smista.log.records import Claimed
+
+
+class ClaimRecord(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    after: int
+    state: ClaimState
+    made_at_ms: int
+    expires_at_ms: int
+
+
+class ClaimantRecord(msgspec.Struct, frozen=True, array_like=True):
+    queue: int
+    consumer: str
+    session: str
+    acknowledged: int
+    last: int
+    late_count: int
+    claims: list[ClaimRecord]
+    """Open and closing ones."""
+    ended: list[tuple[int, ClaimState, int]]
+    """Number, how, rows."""
+
+
+class CommitRecord(msgspec.Struct, frozen=True, array_like=True):
+    job: str
+    batch: str
+    namespace: str
+    queue: str | None
+    exchange: str | None
+    parts: tuple[Part, ...]
+    rows: int
+    at_ms: int
+    done: int
+    duplicates: int
+    unrouted: int
+
+
+def claimed_record(claim: Claim, rows: Rows) -> Claimed:
+    claimant = claim.claimant
+    return Claimed(
+        claimant.queue,
+        claimant.consumer,
+        claim.number,
+        rows.first,
+        rows.run,
+        rows.body_bytes,
+        rows.sequences,
+        rows.deliveries,
+    )
+
+
+def claimant_record(claimant: Claimant) -> ClaimantRecord:
+    claims = [
+        ClaimRecord(claim.number, claim.after, claim.state, claim.made_at_ms, claim.expires_at_ms)
+        for claim in claimant.claims.values()
+    ]
+    return ClaimantRecord(
+        claimant.queue,
+        claimant.consumer,
+        claimant.session,
+        claimant.acknowledged,
+        claimant.last,
+        claimant.late_count,
+        claims,
+        [(number, how, rows) for number, (how, rows) in claimant.ended.items()],
+    )
+
+
+def commit_record(commit: Commit) -> CommitRecord:
+    return CommitRecord(
+        commit.job,
+        commit.batch,
+        commit.namespace,
+        commit.queue,
+        commit.exchange,
+        commit.parts,
+        commit.rows,
+        commit.at_ms,
+        commit.done,
+        commit.duplicates,
+        commit.unrouted,
+    )
+
+
+class ClaimRecovery:
+    """Folds these records into a state."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._rows: dict[tuple[int, str], dict[int, dict[int, Rows]]] = {}
+        """By queue and consumer, claim, and place in the claim."""
+
+    def claimed(self, data: memoryview, position: int) -> None:
+        record = records.read_claimed(data)
+        rows = Rows(
+            record.first,
+            record.run,
+            array("Q", record.sequences),
+            array("I", record.deliveries),
+            record.body_bytes,
+            position,
+        )
+        claims = self._rows.setdefault((record.queue, record.consumer), {})
+        claims.setdefault(record.number, {})[record.first] = rows
+
+    def claimant(self, data: memoryview, position: int) -> None:
+        record = records.unpack(data, ClaimantRecord)
+        by_name = self._state.claimants.setdefault(record.queue, {})
+        known = by_name.get(record.consumer)
+        claimant = Claimant(record.queue, record.consumer, len(by_name) if known is None else known.serial)
+        claimant.session = record.session
+        claimant.acknowledged = record.acknowledged
+        claimant.last = record.last
+        claimant.late_count = record.late_count
+        claimant.ended = {number: (how, rows) for number, how, rows in record.ended}
+        claimant.position = position
+        for one in record.claims:
+            claim = Claim(claimant, one.number, one.after, one.made_at_ms, one.expires_at_ms)
+            claim.state = one.state
+            claimant.claims[one.number] = claim
+        by_name[record.consumer] = claimant
+        rows = self._rows.get((record.queue, record.consumer), {})
+        for number in [number for number in rows if number not in claimant.claims and number <= claimant.last]:
+            del rows[number]
+
+    def committed(self, data: memoryview, position: int) -> None:
+        record = records.unpack(data, CommitRecord)
+        fields = msgspec.structs.asdict(record)
+        apply_committed(self._state, Commit(**fields, position=position))
+
+    def queue_deleted(self, number: int) -> None:
+        for key in [key for key in self._rows if key[0] == number]:
+            del self._rows[key]
+        self._state.claimants.pop(number, None)
+
+    def finish(self, now_ms: int) -> None:
+        for by_name in self._state.claimants.values():
+            for claimant in by_name.values():
+                parts = self._rows.get((claimant.queue, claimant.consumer), {})
+                for claim in claimant.claims.values():
+                    claim.rows = [rows for _, rows in sorted(parts.get(claim.number, {}).items())]
+        self._rows.clear()
+        attach_claims(self._state, now_ms)

@@ -1,0 +1,61 @@
+"""Staged batches on a running broker: the rules are in `core/staging`, the rows come from a door.
+
+    begin_commit ──▶ the intent is durable ──▶ publish_staged, slice by slice ──▶ done, durable
+         after a restart: unfinished_commits ──▶ publish_staged from `done` on
+
+The door reads and decodes what was staged, in threads of its own, and hands over slices of rows. The broker does not
+know where they lie; the intent names parts, and the door must find the very bytes they name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smista.core import staging
+from smista.core.queue import Queue
+from smista.core.staging import Commit, Load, Row
+from smista.core.state import DEFAULT_NAMESPACE
+from smista.engine.claiming import ClaimingBroker
+
+STAGED_AT_ONCE = 1_000
+
+
+class StagingBroker(ClaimingBroker):
+    def find_commit(self, job: str, batch: str) -> Commit | None:
+        """What is known of a batch that was committed, done or not."""
+        self._enter()
+        return self._state.commits.get((job, batch))
+
+    def unfinished_commits(self) -> list[Commit]:
+        """Those that a restart must go on with."""
+        self._enter()
+        return [commit for commit in self._state.commits.values() if not commit.is_done]
+
+    def route_staged(
+        self, exchange: str, rows: Sequence[Row], loads: dict[str, Load], *, namespace: str = DEFAULT_NAMESPACE
+    ) -> None:
+        """Add to `loads`, by queue, what an exchange would make of these rows."""
+        self._enter()
+        self._state.namespace(namespace).topology.check_publish(exchange)
+        for queue, places in staging.route_rows(self._state, namespace, exchange, rows).items():
+            if queue is not None:
+                load = loads.setdefault(queue.name, Load())
+                for place in places:
+                    load.add_row(rows[place].publication)
+
+    async def begin_commit(self, commit: Commit, loads: dict[str, Load]) -> None:
+        """Check that every queue takes its load, and put down the intent; returns when that is durable."""
+        now_ms = self._enter()
+        self._check_pressure()
+        for name, load in loads.items():
+            queue: Queue = self._state.queue(name, commit.namespace)
+            staging.check_load(self._state, queue, load)
+        commit.at_ms = now_ms
+        staging.begin(self._state, commit)
+        await self._leave()
+
+    async def publish_staged(self, commit: Commit, rows: Sequence[Row]) -> None:
+        """Publish the next rows of a commit, at most `STAGED_AT_ONCE`; in one step with the note of it."""
+        await self._keeper.room()
+        staging.publish_slice(self._state, commit, rows, now_ms=self._enter())
+        self._after()
