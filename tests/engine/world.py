@@ -120,8 +120,8 @@ class World:
         return self.now_ms
 
 
-def _nobody_holds(message: Message) -> None:
-    raise AssertionError(f"message {message.sequence} is held by nobody here")
+def _nobody_holds(messages: list[Message]) -> None:
+    raise AssertionError(f"{len(messages)} messages are held by nobody here")
 
 
 def _nothing_is_paged_out(message: Message) -> bytes:

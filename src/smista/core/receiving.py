@@ -45,8 +45,8 @@ def receive(
         oldest_ms = -1 if retention_ms is None else now_ms - retention_ms
         if [one for one in taken if (one.expires_at_ms or now_ms) < now_ms or one.ready_at_ms <= oldest_ms]:
             # One by one, then: some may have to go first.
-            for message in taken:
-                line.put_back(message)
+            for one in taken:
+                line.put_back(one)
             taken = []
         else:
             limit = 0

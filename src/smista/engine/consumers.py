@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from smista.core.errors import ConsumerNotFound, QueueDeleted, QueueInExclusiveUse
 from smista.core.message import Receipt
@@ -121,14 +121,18 @@ class Subscription:
         own = 0 if self.is_held_back else self.prefetch - len(self.held)
         return own if self.pool is None else min(own, self.pool.limit - self.pool.held_count)
 
-    def hold(self, sequences: list[int], receipts: Iterable[Receipt]) -> None:
+    def hold(self, sequences: list[int], receipts: list[Receipt]) -> None:
         self.held.update(zip(sequences, receipts, strict=True))
         if self.pool is not None:
             self.pool.held_count += len(sequences)
 
-    def let_go(self, sequence: int) -> None:
-        if self.held.pop(sequence, None) is not None and self.pool is not None:
-            self.pool.held_count -= 1
+    def let_go(self, sequences: list[int]) -> None:
+        held = self.held
+        before = len(held)
+        for sequence in sequences:
+            held.pop(sequence, None)
+        if self.pool is not None:
+            self.pool.held_count -= before - len(held)
 
 
 Waiting = Poll | Subscription

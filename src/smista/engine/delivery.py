@@ -50,13 +50,13 @@ def receipt_of(message: Message) -> Receipt:
     return Receipt(message.queue, message.sequence, deliveries.count, deliveries.run)
 
 
-def make_delivery(message: Message, ids: Ids) -> Delivery:
+def make_delivery(message: Message, receipt: Receipt, ids: Ids) -> Delivery:
     deliveries = message.deliveries
     body = message.body
     assert deliveries is not None
     assert type(body) is bytes
     return Delivery(
-        Receipt(message.queue, message.sequence, deliveries.count, deliveries.run),
+        receipt,
         message.number,
         body,
         message.envelope,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 
-from smista.core.message import Message, State
+from smista.core.message import Message, Receipt, State
 from smista.core.queue import Queue
 from smista.core.receiving import receive
 from smista.core.state import BrokerState
@@ -63,37 +64,38 @@ class Dispatcher:
                 if queue.rate is not None and queue.ready:
                     queue.look_at(max(queue.rate.next_at_ms(), now_ms + 1), now_ms)
                 break
-            self._hold(watch, waiting, messages)
+            receipts = self._hold(watch, waiting, messages)
             if not self.keeper.are_at_hand(messages):
                 watch.is_fetching = True
                 task = asyncio.get_running_loop().create_task(self._fetch_and_hand_over(watch, waiting, messages))
                 self._fetching.add(task)
                 task.add_done_callback(self._fetching.discard)
                 break
-            self._hand_over(waiting, self._make(messages))
+            self._hand_over(waiting, self._make(messages, receipts))
         self._after()
 
     async def deliveries(self, messages: list[Message]) -> list[Delivery]:
         """The messages as their consumer gets them, bodies and all."""
         if self.keeper.are_at_hand(messages):
-            return self._make(messages)
+            return self._make(messages, map(receipt_of, messages))
         counts = [message.delivery_count for message in messages]
         await self.keeper.fetch(messages)
         # Reading took time: leave out what was purged, set aside or handed to somebody else meanwhile.
         pairs = zip(messages, counts, strict=True)
-        return self._make([m for m, count in pairs if m.state is State.IN_FLIGHT and m.delivery_count == count])
+        left = [m for m, count in pairs if m.state is State.IN_FLIGHT and m.delivery_count == count]
+        return self._make(left, map(receipt_of, left))
 
     def settled(self, messages: list[Message]) -> None:
         """Messages that subscriptions held have been settled, by whomever: their credit is free again."""
         held = self.keeper.recorder.held
-        freed: dict[Subscription, None] = {}
+        freed: dict[object, list[int]] = {}
         for message in messages:
-            holder = held.pop(message.sequence)
+            sequence = message.sequence
+            freed.setdefault(held.pop(sequence), []).append(sequence)
+        for holder, sequences in freed.items():
             assert isinstance(holder, Subscription)
-            holder.let_go(message.sequence)
-            freed[holder] = None
-        for each in freed:
-            self.consumers.settled(each)
+            holder.let_go(sequences)
+            self.consumers.settled(holder)
 
     def end_all(self, error: BrokerError) -> None:
         """Nobody will get anything any more, for this reason."""
@@ -105,24 +107,25 @@ class Dispatcher:
         if self._fetching:
             await asyncio.gather(*self._fetching, return_exceptions=True)
 
-    def _make(self, messages: list[Message]) -> list[Delivery]:
-        ids = self._ids
-        deliveries = [make_delivery(message, ids) for message in messages]
+    def _make(self, messages: list[Message], receipts: Iterable[Receipt]) -> list[Delivery]:
+        deliveries = list(map(make_delivery, messages, receipts, repeat(self._ids)))
         self.keeper.handed_over(messages)
         return deliveries
 
-    def _hold(self, watch: Watch, waiting: Waiting, messages: list[Message]) -> None:
+    def _hold(self, watch: Watch, waiting: Waiting, messages: list[Message]) -> list[Receipt]:
         """Account for what is about to be handed over, and move whoever gets it to the back of the line."""
+        receipts = list(map(receipt_of, messages))
         if isinstance(waiting, Poll):
             watch.line.leave(waiting)
-            return
+            return receipts
         sequences = [message.sequence for message in messages]
-        waiting.hold(sequences, map(receipt_of, messages))
+        waiting.hold(sequences, receipts)
         self.keeper.recorder.held.update(dict.fromkeys(sequences, waiting))
         if waiting.credit > 0:
             watch.line.to_the_back(waiting)
         else:
             watch.line.leave(waiting)
+        return receipts
 
     def _hand_over(self, waiting: Waiting, deliveries: list[Delivery]) -> None:
         if isinstance(waiting, Subscription):

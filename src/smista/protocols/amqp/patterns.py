@@ -53,15 +53,19 @@ class Pattern:
         starts."""
         bodies: list[bytes] = []
         end = len(data)
+        starts_with = data.startswith
         while True:
-            if not data.startswith(self._again, position) and not self._resize(data, position, size_max):
+            if not starts_with(self._again, position) and not self._resize(data, position, size_max):
                 return bodies, position
-            body_at = position + len(self._again)
-            body_end = body_at + self._size
-            if body_end >= end or data[body_end] != END:
-                return bodies, position
-            bodies.append(data[body_at:body_end])
-            position = body_end + 1
+            # As many as follow of this size.
+            again, size = self._again, self._size
+            first, step = len(again), len(again) + size
+            while starts_with(again, position):
+                body_end = position + step
+                if body_end >= end or data[body_end] != END:
+                    return bodies, position
+                bodies.append(data[position + first : body_end])
+                position = body_end + 1
 
     def _resize(self, data: bytes, position: int, size_max: int) -> bool:
         """Whether there is a message of another size that is like this one in all else."""
