@@ -1,0 +1,65 @@
+"""A Spark session that works where it is started: with a Java, with this Python on the workers, with `smista` known."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from smista.spark import java
+from smista.spark.errors import SparkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",  # else the name of this machine has to resolve
+    "spark.ui.enabled": "false",
+}
+"""Settings of a session that has no cluster, unless told otherwise."""
+COMMON = {"spark.ui.showConsoleProgress": "false"}
+
+
+def session(app: str = "smista", *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session on `master`, all cores of this machine by default; `sc://host` is a Spark Connect server.
+
+    Below spark-submit, what was said there holds. A session that exists already is returned, with `conf` applied as far
+    as Spark lets it. Raises `JavaNotFound`; `SparkError` where PySpark is not installed.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise SparkError("PySpark is not installed. Install it with: pip install 'smista[spark]'") from None
+    builder = SparkSession.builder.appName(app)
+    settings = dict(conf or {})
+    if master is not None and master.startswith("sc://"):
+        builder = builder.remote(master)
+    elif "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM
+        builder = builder if master is None else builder.master(master)
+    else:
+        master = master or settings.get("spark.master") or "local[*]"
+        builder = builder.master(master)
+        java.prepare()
+        _name_python(master, settings)
+        settings = (LOCAL if master.startswith("local") else {}) | COMMON | settings
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("smista")` known to a session. Needed only where the module `pyspark_smista` is not found, as when
+    Smista came by `--py-files`."""
+    from smista.spark.source import SmistaSource
+
+    spark.dataSource.register(SmistaSource)
+
+
+def _name_python(master: str, settings: Mapping[str, str]) -> None:
+    """Workers run the `python3` of their PATH unless told otherwise, which in a virtual environment is another Python
+    than this one. Where they are on other machines that have it elsewhere, PYSPARK_PYTHON says so."""
+    if "spark.pyspark.python" not in settings and master.startswith(("local", "spark://")):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
