@@ -52,15 +52,21 @@ def is_same(present: QueueSettings, wanted: QueueSettings) -> bool:
     return present == msgspec.structs.replace(wanted, annotations=present.annotations)
 
 
+_INDEXED_BY = ("limit_ready_only", "max_bytes", "ordered", "priority_policy", "rate_limit")
+"""Settings on which a queue's indexes are built; to change any other costs the same however deep the queue is."""
+
+
 def alter_queue(state: BrokerState, queue: Queue, settings: QueueSettings, *, now_ms: int) -> None:
     """Give a queue other settings. They hold for what happens from now on; a message keeps the TTL it has."""
     check_settings(settings)
     if settings.durable != queue.settings.durable:
         raise QueueDiffers(f"Queue {queue.name!r} cannot change between durable and not; declare another one.")
     _check_dead_letter_cycle(state, queue.name, settings, queue.namespace)
+    is_indexed_anew = any(getattr(settings, name) != getattr(queue.settings, name) for name in _INDEXED_BY)
     queue.settings = settings
-    queue.detach()
-    queue.attach(now_ms)
+    if is_indexed_anew:
+        queue.detach()
+        queue.attach(now_ms)
     schedule_check(queue, now_ms)
     if queue.is_watched:
         # A limit may be gone that held those who wait.

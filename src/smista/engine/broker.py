@@ -107,6 +107,10 @@ class Broker(StagingBroker):
     def queue_settings(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> QueueSettings:
         return self._state.queue(name, namespace).settings
 
+    def is_receipt_of(self, receipt: Receipt, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> bool:
+        """Whether a receipt was given out for a message of this queue."""
+        return self._state.queue(name, namespace).number == receipt.queue
+
     def message_count(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> int:
         """How many messages a queue holds, in any state; cheaper than all its statistics."""
         return self._state.queue(name, namespace).message_count

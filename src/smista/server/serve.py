@@ -69,7 +69,7 @@ class Server:
         self._announce = announce
         self._stopping = asyncio.Event()
         self._door = HttpDoor(request_bytes_max=settings.request_bytes_max, output_bytes_max=settings.output_bytes_max)
-        self._door.sqs = SqsDoor(lambda: self._door.broker, self._sqs_settings())
+        self._door.sqs = self._sqs = SqsDoor(lambda: self._door.broker, self._sqs_settings())
 
     async def run(self) -> int:
         self._catch_signals()
@@ -82,6 +82,7 @@ class Server:
             if broker is None:
                 return 0
             self._door.broker = broker
+            self._sqs.resume(broker)
             amqp = AmqpDoor(broker, self._amqp_settings())
             amqp_server = await asyncio.get_running_loop().create_server(
                 amqp.make_protocol, sock=amqp_listener, backlog=BACKLOG

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.protocols.sqs.clients import Client, arn, new_queue, refused
+from tests.protocols.sqs.clients import Client, arn, make_client, new_queue, refused
 from tests.protocols.sqs.test_messages import count, receive, wait_for
+from tests.server_process import ServerProcess
 
 
 def dead_letters_of(sqs: Client, *, receives: object = 1, **attributes: str) -> tuple[str, str]:
@@ -183,6 +185,28 @@ def test_a_slow_task_is_watched_and_cancelled(sqs: Client) -> None:
     assert ended(sqs, arn(sqs, target))["Status"] == "COMPLETED"
     both = sqs.list_message_move_tasks(SourceArn=arn(sqs, target), MaxResults=10)["Results"]
     assert [task["Status"] for task in both] == ["COMPLETED", "CANCELLED"]
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_task_goes_on_after_a_restart(tmp_path: Path, how: str) -> None:
+    with ServerProcess(tmp_path) as server:
+        sqs = make_client(server.url)
+        source, target = dead_letters_of(sqs)
+        kill(sqs, source, 8)
+        handle = sqs.start_message_move_task(SourceArn=arn(sqs, target), MaxNumberOfMessagesPerSecond=2)["TaskHandle"]
+        while not count(sqs, source):
+            time.sleep(0.02)
+        server.stop() if how == "stop" else server.kill()
+        server.restart()
+        [task] = sqs.list_message_move_tasks(SourceArn=arn(sqs, target))["Results"]
+        assert (task["Status"], task["TaskHandle"]) == ("RUNNING", handle)
+        task = ended(sqs, arn(sqs, target))
+        assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 8)
+        assert (count(sqs, source), count(sqs, target)) == (8, 0)
+        server.stop()
+        server.restart()
+        [task] = sqs.list_message_move_tasks(SourceArn=arn(sqs, target))["Results"]
+        assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 8)
 
 
 def test_what_never_died_has_no_way_back(boto: Client) -> None:

@@ -275,3 +275,17 @@ def test_errors_of_the_model_are_answered_with_400_but_for_three() -> None:
     kinds = {kind.name: kind for kind in vars(errors).values() if isinstance(kind, errors.Kind)}
     others = {name: kind.status for name, kind in kinds.items() if name in documented and kind.status != 400}
     assert others == {"OverLimit": 403, "PurgeQueueInProgress": 403, "ResourceNotFoundException": 404}
+
+
+@pytest.mark.parametrize("action", ["DeleteMessage", "ChangeMessageVisibility"])
+def test_a_receipt_handle_is_good_for_its_own_queue_only(boto: Client, action: str) -> None:
+    mine, other = new_queue(boto), new_queue(boto)
+    boto.send_message(QueueUrl=mine, MessageBody="x")
+    [message] = boto.receive_message(QueueUrl=mine)["Messages"]
+    handle = message["ReceiptHandle"]
+    with refused("ReceiptHandleIsInvalid"):
+        call(boto, action, other, ReceiptHandle=handle)
+    entry = {**BATCHES[action + "Batch"], "Id": "1", "ReceiptHandle": handle}
+    answer = call(boto, action + "Batch", other, Entries=[entry])
+    assert [failed["Code"] for failed in answer["Failed"]] == ["ReceiptHandleIsInvalid"]
+    call(boto, action, mine, ReceiptHandle=handle)

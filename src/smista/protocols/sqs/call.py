@@ -21,7 +21,7 @@ KMS_ALIAS = "alias/smista/"
 
 
 class Memory:
-    """What the door itself remembers between requests; a restart forgets it."""
+    """What the door itself remembers between requests; a restart forgets all but the move tasks."""
 
     def __init__(self) -> None:
         self.deleted_at_ms: dict[tuple[str, str], int] = {}

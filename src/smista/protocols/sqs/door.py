@@ -91,8 +91,12 @@ class SqsDoor:
                 return True
         return is_place and _has_action(scope["query_string"])
 
+    def resume(self, broker: Broker) -> None:
+        """The broker has recovered: go on with the move tasks that were cut short."""
+        self._memory.move_tasks.resume(broker)
+
     def drain(self) -> None:
-        """Take no new work: long polls end empty, move tasks stop where they are."""
+        """Take no new work: long polls end empty, move tasks stop where they are, and go on after a restart."""
         self._memory.draining.set()
         self._memory.move_tasks.stop()
 

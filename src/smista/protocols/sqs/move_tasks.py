@@ -1,14 +1,18 @@
 """Message move tasks: dead letters on their way back, at a pace, while everything else goes on.
 
 A task moves what was in the queue when it started, one message after the other, so that it can be watched and
-cancelled. Tasks are remembered in memory only: a restart ends them, and what was moved stays moved.
+cancelled. The latest tasks of a queue are kept with it, in an annotation that is written when one starts and when it
+ends: a task that a restart cut short goes on where it was.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import msgspec
 
 from smista.core.browsing import Filter
 from smista.core.message import Message, State
@@ -16,91 +20,138 @@ from smista.engine import Broker
 from smista.errors import BrokerError
 
 KEPT_PER_QUEUE = 10
+ANNOTATION = "sqs-move-tasks"
+Source = tuple[str, str]
+"""Namespace and name of a queue."""
 
 
-class MoveTask:
-    def __init__(
-        self, source: tuple[str, str], source_arn: str, to: str | None, to_arn: str | None, rate: int | None
-    ) -> None:
-        self.source = source
-        """Namespace and name."""
-        self.source_arn = source_arn
-        self.to = to
-        self.to_arn = to_arn
-        self.rate = rate
-        self.handle = secrets.token_urlsafe(48)
-        self.status = "RUNNING"
-        self.started_at_ms = 0
-        self.moved = 0
-        self.to_move = 0
-        self.failure: str | None = None
-        self._strays = 0
-        """Messages that never died, so that nobody knows where they should go."""
+class MoveTask(msgspec.Struct, omit_defaults=True):
+    source_arn: str
+    to: str | None
+    to_arn: str | None
+    rate: int | None
+    handle: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(48))
+    status: str = "RUNNING"
+    started_at_ms: int = 0
+    moved: int = 0
+    to_move: int = 0
+    failure: str | None = None
 
     @property
     def is_active(self) -> bool:
         return self.status in ("RUNNING", "CANCELLING")
 
-    async def run(self, broker: Broker) -> None:
-        namespace, name = self.source
-        try:
-            self.moved = await broker.redrive(
-                name,
-                Filter(matches=self._takes),
-                to=self.to,
-                limit=self.to_move,
-                per_second=self.rate,
-                namespace=namespace,
-            )
-        except BrokerError as error:
-            self.status, self.failure = "FAILED", f"{error.code}: {error}"
-            return
-        if self.status == "CANCELLING":
-            self.status = "CANCELLED"
-        elif self.moved < self.to_move and self._strays:
-            self.status, self.failure = "FAILED", "CouldNotDetermineMessageSource"
-        else:
-            self.status = "COMPLETED"
-
-    def _takes(self, message: Message) -> bool:
-        """Asked for each message when its turn has come: so progress is seen, and a task can be cancelled."""
-        if self.status != "RUNNING":
-            return False
-        if message.state in (State.READY, State.DEAD):
-            if message.deaths or self.to is not None:
-                self.moved += 1
-            else:
-                self._strays += 1
-        return True
-
 
 class MoveTasks:
     def __init__(self) -> None:
-        self._by_source: dict[tuple[str, str], list[MoveTask]] = {}
+        self._active: dict[Source, MoveTask] = {}
         self._running: set[asyncio.Task[None]] = set()
 
-    def of(self, source: tuple[str, str]) -> list[MoveTask]:
+    def of(self, source: Source, broker: Broker) -> list[MoveTask]:
         """Newest first."""
-        return self._by_source.get(source, [])
+        tasks = _kept(source, broker)
+        active = self._active.get(source)
+        return [active if active is not None and task.handle == active.handle else task for task in tasks]
 
-    def start(self, task: MoveTask, broker: Broker) -> None:
-        namespace, name = task.source
+    async def start(self, source: Source, task: MoveTask, broker: Broker) -> None:
         task.started_at_ms = broker.now_ms()
-        task.to_move = broker.stats(name, namespace=namespace).ready
-        self._by_source[task.source] = [task, *self.of(task.source)][:KEPT_PER_QUEUE]
-        running = asyncio.get_running_loop().create_task(task.run(broker))
-        self._running.add(running)
-        running.add_done_callback(self._running.discard)
+        task.to_move = broker.stats(source[1], namespace=source[0]).ready
+        self._run(source, task, broker)
+        await _keep(source, [task, *_kept(source, broker)][:KEPT_PER_QUEUE], broker)
 
-    def find(self, handle: str, is_readable: Callable[[MoveTask], bool]) -> MoveTask | None:
-        for tasks in self._by_source.values():
+    def resume(self, broker: Broker) -> None:
+        """Go on with what a restart cut short; what was moved before is no longer in the queue."""
+        for source, tasks in _all(broker):
             for task in tasks:
-                if secrets.compare_digest(task.handle.encode(), handle.encode("utf-8", "replace")) and is_readable(
-                    task
-                ):
+                if task.status == "RUNNING":
+                    left = broker.stats(source[1], namespace=source[0]).ready
+                    task.moved = max(0, task.to_move - left)
+                    self._run(source, task, broker)
+
+    def find(self, handle: str, broker: Broker, is_readable: Callable[[MoveTask], bool]) -> MoveTask | None:
+        for source, _ in _all(broker):
+            for task in self.of(source, broker):
+                is_it = secrets.compare_digest(task.handle.encode(), handle.encode("utf-8", "replace"))
+                if is_it and is_readable(task):
                     return task
         return None
 
     def stop(self) -> None:
         for running in self._running:
             running.cancel()
+
+    def _run(self, source: Source, task: MoveTask, broker: Broker) -> None:
+        self._active[source] = task
+        running = asyncio.get_running_loop().create_task(self._carry_out(source, task, broker))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+
+    async def _carry_out(self, source: Source, task: MoveTask, broker: Broker) -> None:
+        await _move(source, task, broker)
+        # Its queue may be gone by now, and what was known of it with it; or the broker has stopped.
+        with contextlib.suppress(BrokerError):
+            tasks = [task if kept.handle == task.handle else kept for kept in _kept(source, broker)]
+            await _keep(source, tasks, broker)
+        if self._active.get(source) is task:
+            del self._active[source]
+
+
+async def _move(source: Source, task: MoveTask, broker: Broker) -> None:
+    strays = 0
+    moved_before = task.moved
+
+    def takes(message: Message) -> bool:
+        """Asked for each message when its turn has come: so progress is seen, and a task can be cancelled."""
+        nonlocal strays
+        if task.status != "RUNNING":
+            return False
+        if message.state in (State.READY, State.DEAD):
+            if message.deaths or task.to is not None:
+                task.moved += 1
+            else:
+                # It never died, so nobody knows where it should go.
+                strays += 1
+        return True
+
+    try:
+        task.moved = moved_before + await broker.redrive(
+            source[1],
+            Filter(matches=takes),
+            to=task.to,
+            limit=task.to_move - moved_before,
+            per_second=task.rate,
+            namespace=source[0],
+        )
+    except BrokerError as error:
+        task.status, task.failure = "FAILED", f"{error.code}: {error}"
+        return
+    if task.status == "CANCELLING":
+        task.status = "CANCELLED"
+    elif task.moved < task.to_move and strays:
+        task.status, task.failure = "FAILED", "CouldNotDetermineMessageSource"
+    else:
+        task.status = "COMPLETED"
+
+
+# -- kept with the queue ----------------------------------------------------------------------------------------------
+
+
+def _kept(source: Source, broker: Broker) -> list[MoveTask]:
+    settings = broker.queue_settings(source[1], namespace=source[0])
+    text = dict(settings.annotations).get(ANNOTATION)
+    return [] if text is None else msgspec.json.decode(text, type=list[MoveTask])
+
+
+async def _keep(source: Source, tasks: list[MoveTask], broker: Broker) -> None:
+    settings = broker.queue_settings(source[1], namespace=source[0])
+    annotations = {**dict(settings.annotations), ANNOTATION: msgspec.json.encode(tasks).decode()}
+    changed = msgspec.structs.replace(settings, annotations=tuple(sorted(annotations.items())))
+    await broker.alter_queue(source[1], changed, namespace=source[0])
+
+
+def _all(broker: Broker) -> Iterator[tuple[Source, list[MoveTask]]]:
+    for namespace in broker.namespaces():
+        for name in broker.queue_names(namespace=namespace):
+            tasks = _kept((namespace, name), broker)
+            if tasks:
+                yield (namespace, name), tasks

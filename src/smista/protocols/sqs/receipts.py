@@ -1,5 +1,6 @@
 """Receipt handles: the broker's receipts as text, and SQS's rules for those that name nothing in flight any more.
 
+it was given out by another queue               refused: it is no handle here
 its message was deleted or moved on             fine: deleting it again changes nothing
 its lease ran out, standard queue               still deletes
 its lease ran out, FIFO queue                   refused: it has expired
@@ -15,7 +16,7 @@ from smista.protocols.sqs.call import Call, Target
 from smista.protocols.sqs.errors import RECEIPT_HANDLE_IS_INVALID, SqsError, missing
 
 
-def read(call: Call, handle: str | None) -> Receipt:
+def read(call: Call, target: Target, handle: str | None) -> Receipt:
     if not handle:
         raise missing("ReceiptHandle")
     try:
@@ -24,6 +25,8 @@ def read(call: Call, handle: str | None) -> Receipt:
         raise SqsError(
             RECEIPT_HANDLE_IS_INVALID, f'The input receipt handle "{handle[:200]}" is not a valid receipt handle.'
         ) from None
+    if not call.broker.is_receipt_of(receipt, target.name, namespace=target.namespace):
+        raise SqsError(RECEIPT_HANDLE_IS_INVALID, "The input receipt handle was given out by another queue.")
     call.memory.attempts.touched(receipt)
     return receipt
 

@@ -24,7 +24,7 @@ class CancelMessageMoveTask(Parameters, rename="pascal", kw_only=True):
             arn = read_arn(task.source_arn)
             return not call.settings.access_keys or (arn is not None and arn.account == call.account)
 
-        task = call.memory.move_tasks.find(self.task_handle, is_callers)
+        task = call.memory.move_tasks.find(self.task_handle, call.broker, is_callers)
         if task is None:
             raise SqsError(RESOURCE_NOT_FOUND, "Task does not exist.")
         if not task.is_active:

@@ -15,7 +15,7 @@ class ChangeMessageVisibility(QueueParameters, rename="pascal", kw_only=True):
     async def run(self, call: Call) -> Answer:
         target = call.target(self.queue_url)
         timeout_s = check_timeout(call, self.visibility_timeout)
-        receipt = read(call, self.receipt_handle)
+        receipt = read(call, target, self.receipt_handle)
         refusal = await change(call, target, self.receipt_handle or "", receipt, timeout_s)
         if refusal is not None:
             raise refusal

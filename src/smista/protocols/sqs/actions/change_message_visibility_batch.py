@@ -36,7 +36,7 @@ class ChangeMessageVisibilityBatch(QueueParameters, rename="pascal", kw_only=Tru
 async def _change(call: Call, target: Target, entry: ChangeEntry) -> SqsError | None:
     try:
         timeout_s = check_timeout(call, entry.visibility_timeout)
-        receipt = read(call, entry.receipt_handle)
+        receipt = read(call, target, entry.receipt_handle)
     except SqsError as error:
         return error
     return await change(call, target, entry.receipt_handle or "", receipt, timeout_s)

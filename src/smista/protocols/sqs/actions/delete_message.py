@@ -13,7 +13,7 @@ class DeleteMessage(QueueParameters, rename="pascal", kw_only=True):
 
     async def run(self, call: Call) -> Answer:
         target = call.target(self.queue_url)
-        receipt = read(call, self.receipt_handle)
+        receipt = read(call, target, self.receipt_handle)
         [error] = await delete(call, target, [(self.receipt_handle or "", receipt)])
         if error is not None:
             raise error

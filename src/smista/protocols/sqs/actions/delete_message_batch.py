@@ -36,7 +36,7 @@ class DeleteMessageBatch(QueueParameters, rename="pascal", kw_only=True):
         found: list[tuple[str, str, Receipt]] = []
         for id, entry in entries:
             try:
-                found.append((id, entry.receipt_handle or "", read(call, entry.receipt_handle)))
+                found.append((id, entry.receipt_handle or "", read(call, target, entry.receipt_handle)))
             except SqsError as error:
                 answer.failed.append(failed(id, error))
         errors = await delete(call, target, [(handle, receipt) for _, handle, receipt in found])

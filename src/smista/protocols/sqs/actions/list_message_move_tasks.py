@@ -34,7 +34,7 @@ class ListMessageMoveTasks(Parameters, rename="pascal", kw_only=True):
         source = find_by_arn(call, self.source_arn, "SourceArn")
         limit = 1 if self.max_results is None else self.max_results
         check_range(limit, "MaxResults", 1, KEPT_PER_QUEUE, "Must be between 1 and 10, if provided.")
-        tasks = call.memory.move_tasks.of((source.namespace, source.name))
+        tasks = call.memory.move_tasks.of((source.namespace, source.name), call.broker)
         return TasksAnswer([_view(task) for task in tasks[:limit]])
 
 

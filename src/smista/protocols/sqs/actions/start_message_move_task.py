@@ -41,14 +41,14 @@ class StartMessageMoveTask(Parameters, rename="pascal", kw_only=True):
                 raise invalid("The destination must be another queue than the source.")
         tasks = call.memory.move_tasks
         key = (source.namespace, source.name)
-        if any(task.is_active for task in tasks.of(key)):
+        if any(task.is_active for task in tasks.of(key, call.broker)):
             raise SqsError(
                 UNSUPPORTED_OPERATION,
                 "There is already a task running. Only one active task is allowed for a source queue arn at a given "
                 "time.",
             )
-        task = MoveTask(key, self.source_arn or "", None if to is None else to.name, self.destination_arn or None, rate)
-        tasks.start(task, call.broker)
+        task = MoveTask(self.source_arn or "", None if to is None else to.name, self.destination_arn or None, rate)
+        await tasks.start(key, task, call.broker)
         return TaskHandleAnswer(task.handle)
 
 
