@@ -13,7 +13,7 @@ session     a Spark session
 source      the data source: which reader or writer a query gets
 options     what a query may set
 columns     what rows look like
-http        requests to the broker, repeated while it restarts
+wire        requests to the broker, repeated while it restarts
 log_reader, claim_reader, writer
 """
 
