@@ -1,0 +1,103 @@
+"""The rows of the broker's log as every pipeline knows them, and where they come from: the log itself, or an archive.
+
+A row tells one step in the life of one message in one queue. A message in a queue is named by `sequence`, which no
+other message of the broker ever has; one that is moved (dead-lettered, redriven) leaves its queue in a row that names
+`target_queue` and `target_sequence`, under which it goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smista.spark.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from smista.spark.pipelines.run import Run
+
+COLUMNS = {
+    "position": "bigint",
+    "index": "int",
+    "at": "timestamp",
+    "kind": "string",
+    "namespace": "string",
+    "queue": "string",
+    "sequence": "bigint",
+    "message_id": "string",
+    "created_at": "timestamp",
+    "priority": "int",
+    "ready_at": "timestamp",
+    "expires_at": "timestamp",
+    "deadline_at": "timestamp",
+    "delivery_count": "int",
+    "consumer": "string",
+    "reason": "string",
+    "error": "string",
+    "target_queue": "string",
+    "target_sequence": "bigint",
+    "count": "bigint",
+    "exchange": "string",
+    "routing_key": "string",
+    "group": "string",
+    "deduplication_id": "string",
+    "content_type": "string",
+    "headers": "map<string,string>",
+    "properties": "binary",
+    "body_bytes": "bigint",
+    "body": "binary",
+}
+"""Name and type of every column."""
+
+LIFE = [name for name in COLUMNS if name not in ("properties", "headers", "body")]
+"""What is needed to follow a message without what is in it."""
+
+
+def schema(columns: dict[str, str] | None = None) -> str:
+    """The columns as Spark's DDL."""
+    return ", ".join(f"`{name}` {kind}" for name, kind in (columns or COLUMNS).items())
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Which rows: of the log, or of the archive in a folder; of these queues (names or patterns; none means all);
+    written between two instants."""
+
+    archive: str | None = None
+    queues: tuple[str, ...] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.since_ms is not None and self.until_ms is not None and self.since_ms >= self.until_ms:
+            raise InvalidOption("--since must be before --until.")
+
+    def rows(self, run: Run, *, columns: list[str] | None = None) -> DataFrame:
+        """The rows with these columns, all of them where none are named."""
+        wanted = list(COLUMNS) if columns is None else columns
+        if self.archive is not None:
+            from smista.spark.pipelines.manifests import Archive
+
+            archived = Archive(self.archive).rows(run.spark, self.queues, self.since_ms, self.until_ms)
+            if run.namespace is not None:
+                archived = archived.where(archived.namespace == run.namespace)
+            return archived.select(*wanted)
+        run.must_reach_broker()
+        reader = run.spark.read.format("smista").options(**self.options(run, wanted))
+        if self.since_ms is not None:
+            reader = reader.option("startingTimestamp", str(self.since_ms))
+        if self.until_ms is not None:
+            reader = reader.option("endingTimestamp", str(self.until_ms))
+        return reader.load().select(*wanted)
+
+    def options(self, run: Run, columns: list[str]) -> dict[str, str]:
+        """What the data source has to be told to read these columns of the log."""
+        options = {**run.broker_options, "columns": ",".join(columns), "includeBody": str("body" in columns).lower()}
+        if self.queues:
+            options["queue"] = ",".join(self.queues)
+        return options
+
+    def __str__(self) -> str:
+        place = "the log" if self.archive is None else f"the archive {self.archive}"
+        return f"{place}, {', '.join(self.queues)}" if self.queues else place

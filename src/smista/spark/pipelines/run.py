@@ -1,0 +1,200 @@
+"""One run of a pipeline: which broker, which Spark, and whether it ends by itself.
+
+A pipeline is a function of a `Run` and its own options that returns a `Summary`:
+
+    summary = archive(Run(endpoint="http://127.0.0.1:9324"), to="./archive")
+
+The Spark session is started when it is first asked for, so that wrong options are answered before the ten seconds that
+takes. A pipeline that follows the log hands its stream to `follow`; one that looks at what there is hands its work to
+`repeat`. Both do it once, or with an interval again and again until SIGTERM or Ctrl-C, after which the summary is that
+of what was done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from smista.spark import errors
+from smista.spark.pipelines.errors import PipelineFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from smista.client import Client
+
+T = TypeVar("T")
+POLL_S = 0.2
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.sources.partitionOverwriteMode": "static",
+}
+"""What the pipelines rely on, whoever made the session."""
+
+
+def to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Run:
+    def __init__(
+        self,
+        *,
+        endpoint: str | None = None,
+        namespace: str | None = None,
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        interval_ms: int | None = None,
+        spark: SparkSession | None = None,
+        tell: Callable[[str], None] = to_stderr,
+    ) -> None:
+        """Without an interval it ends when it has done what there is to do. A session that is handed in stays open."""
+        self.endpoint = endpoint
+        self.namespace = namespace
+        self.interval_ms = interval_ms
+        self.tell = tell
+        self._master = master
+        self._conf = dict(conf or {})
+        self._spark = spark
+        self._is_ours = spark is None
+        self._is_told_to_stop = threading.Event()
+        if spark is not None:
+            _prepare(spark)
+
+    @property
+    def spark(self) -> SparkSession:
+        if self._spark is None:
+            from smista.spark import session
+
+            self.tell("Starting Spark ...")
+            self._spark = session("smista pipeline", master=self._master, conf=self._conf)
+            if hasattr(self._spark, "_jsparkSession"):  # not over Spark Connect
+                self._spark.sparkContext.setLogLevel("OFF")  # what fails is told once, by us
+            _prepare(self._spark)
+        return self._spark
+
+    def client(self) -> Client:
+        """A client of the broker, not connected yet."""
+        from smista.client import Client
+
+        return Client(self.endpoint, namespace=self.namespace, retry_for_ms=10_000)
+
+    def must_reach_broker(self) -> None:
+        """Raises `ConnectionFailed` at once where nobody is, rather than after Spark has been started and has tried."""
+        with self.client():
+            pass
+
+    @property
+    def broker_options(self) -> dict[str, str]:
+        """How the data source finds the broker."""
+        named = {"endpoint": self.endpoint, "namespace": self.namespace}
+        return {name: value for name, value in named.items() if value is not None}
+
+    def close(self) -> None:
+        if self._is_ours and self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+    def stop(self) -> None:
+        """Have `follow` and `repeat` return soon; from any thread."""
+        self._is_told_to_stop.set()
+
+    # -- once, or on and on --------------------------------------------------------------------------------------------
+
+    def repeat(self, work: Callable[[], T]) -> T:
+        """Do the work; with an interval, again and again. Returns what it returned last."""
+        with self._stoppable(), failures_explained():
+            done = work()
+            while self.interval_ms is not None and not self._is_told_to_stop.wait(self.interval_ms / 1000):
+                done = work()
+        return done
+
+    def follow(self, writer: DataStreamWriter) -> dict[str, Any]:
+        """Run a stream: over what is there, or with an interval on and on. Returns rows, batches and seconds."""
+        if self.interval_ms is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{self.interval_ms} milliseconds")
+        with self._stoppable(), failures_explained():
+            query = writer.start()
+            try:
+                return self._watch(query)
+            finally:
+                query.stop()
+
+    def _watch(self, query: StreamingQuery) -> dict[str, Any]:
+        began_s = time.monotonic()
+        rows_by_batch: dict[int, int] = {}
+        is_running = True
+        while is_running:
+            has_ended = query.awaitTermination(POLL_S)  # type: ignore[arg-type]  # takes parts of seconds too
+            is_running = not (has_ended or self._is_told_to_stop.is_set())
+            for progress in query.recentProgress:
+                number, rows = progress["batchId"], progress["numInputRows"]
+                if rows and number not in rows_by_batch:
+                    rows_by_batch[number] = rows
+                    rate = progress.get("processedRowsPerSecond") or 0.0
+                    self.tell(f"batch {number}: {rows:,} rows, {rate:,.0f} rows/s")
+        took_s = time.monotonic() - began_s
+        return {"batches": len(rows_by_batch), "rows_read": sum(rows_by_batch.values()), "seconds": round(took_s, 1)}
+
+    @contextlib.contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """SIGTERM and Ctrl-C end what goes on and on in good order; what ends by itself is left to Python's ways."""
+        if self.interval_ms is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.stop()
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _prepare(spark: SparkSession) -> None:
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+
+
+@contextlib.contextmanager
+def failures_explained() -> Iterator[None]:
+    """Spark's errors as one sentence: they come with the stack traces of two languages around the cause."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise explained(str(error)) from error
+
+
+_RAISED = re.compile(r"^((?:\w+\.)*)([A-Z]\w*): (.+)$")
+_SOURCE = f"{errors.__name__}."
+
+
+def explained(text: str) -> errors.SparkError:
+    """What the last Python traceback in a trace of Spark's ends with, else its last cause, else its first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    tracebacks = [place for place, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    if tracebacks:
+        for raised in filter(None, map(_RAISED.match, lines[tracebacks[-1] + 1 :])):
+            if raised[1] == _SOURCE and raised[2] != errors.BrokerRefused.__name__:
+                known: type[errors.SparkError] = getattr(errors, raised[2], PipelineFailed)
+                return known(raised[3])
+            return PipelineFailed(raised[3] if raised[1].startswith("smista.") else f"{raised[2]}: {raised[3]}")
+    caused = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return PipelineFailed(caused[-1] if caused else next(iter(lines), "Spark gave no reason."))

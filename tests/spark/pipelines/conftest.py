@@ -1,0 +1,81 @@
+"""Rows of a log as tests write them, and one Spark for all tests of the pipelines."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from smista.spark.pipelines.rows import COLUMNS, schema
+from smista.spark.pipelines.run import Run
+
+BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    # Compiling code for every plan takes longer than a few rows do without it.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.default.parallelism": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from smista.spark import session
+
+    running = session("tests", master="local[2]", conf=SETTINGS)
+    running.sparkContext.setLogLevel("OFF")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def told() -> list[str]:
+    """What a run said on its way."""
+    return []
+
+
+@pytest.fixture
+def run(spark: SparkSession, told: list[str]) -> Run:
+    return Run(spark=spark, tell=told.append)
+
+
+class Log:
+    """A log in the making: each call adds a row, a block of its own, `s` seconds after the beginning."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._positions = itertools.count(1)
+        self.rows: list[tuple[Any, ...]] = []
+
+    def add(self, kind: str, sequence: int | None, s: float = 0, queue: str = "orders", **more: Any) -> Log:
+        row: dict[str, Any] = dict.fromkeys(COLUMNS)
+        row.update(position=next(self._positions), index=0, at=BEGAN + timedelta(seconds=s), kind=kind)
+        row.update(namespace="/", queue=queue, sequence=sequence)
+        if kind == "enqueued":
+            row.update(message_id=f"m{sequence}", created_at=row["at"], body=b"{}", body_bytes=2)
+        row.update(more)
+        self.rows.append(tuple(row.values()))
+        return self
+
+    def frame(self) -> DataFrame:
+        return self._spark.createDataFrame(self.rows, schema())
+
+
+@pytest.fixture
+def log(spark: SparkSession) -> Log:
+    return Log(spark)
+
+
+def found(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
+    """The rows as tuples of these columns, sorted."""
+    return sorted((tuple(row[name] for name in columns) for row in frame.collect()), key=str)

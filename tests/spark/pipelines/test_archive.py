@@ -1,0 +1,193 @@
+"""The archive: every row once, whatever was killed when; readers see whole batches and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from smista.spark.errors import InvalidOption
+from smista.spark.pipelines import archive as pipeline
+from smista.spark.pipelines.archive import archive, write_batch
+from smista.spark.pipelines.errors import ArchiveDamaged, ArchiveDiffers, PipelineFailed
+from smista.spark.pipelines.folder import alone_in, local_path
+from smista.spark.pipelines.manifests import Archive, Contents
+from smista.spark.pipelines.rows import COLUMNS, schema
+from smista.spark.pipelines.run import Run
+from tests.spark.pipelines.conftest import BEGAN, Log, found
+
+ALL = Contents(queues=[], namespace=None, has_bodies=True)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Archive:
+    place = Archive(tmp_path / "archive")
+    place.opened_for(ALL)
+    return place
+
+
+def positions(frame: DataFrame) -> list[Any]:
+    return [position for (position,) in found(frame, "position")]
+
+
+def test_a_batch_comes_back_as_it_was(spark: SparkSession, place: Archive, log: Log) -> None:
+    log.add("enqueued", 1, queue="007", headers={"colour": "red"}, body=b"\0\xff").add("acked", 1, 3_600, queue="a/b=c")
+    write_batch(place, log.frame(), 0)
+    rows = place.rows(spark)
+    assert rows.columns == list(COLUMNS)
+    assert found(rows, *COLUMNS) == sorted((tuple(_naive(cell) for cell in row) for row in log.rows), key=str)
+    [manifest] = place.manifests()
+    assert (manifest.rows, manifest.first_position, manifest.last_position) == (2, 1, 2)
+    assert [(file.queue, str(file.day), file.hour_at_ms) for file in manifest.files] == [
+        ("007", "2026-01-31", round(BEGAN.timestamp() * 1000)),
+        ("a/b=c", "2026-01-31", round(BEGAN.timestamp() * 1000) + 3_600_000),
+    ]
+
+
+def _naive(cell: Any) -> Any:
+    if isinstance(cell, bytes):
+        return bytearray(cell)
+    return cell.astimezone().replace(tzinfo=None) if isinstance(cell, datetime) else cell
+
+
+def test_readers_open_only_files_of_the_queues_and_hours_they_ask_for(
+    spark: SparkSession, place: Archive, log: Log
+) -> None:
+    log.add("enqueued", 1).add("enqueued", 2, 7_200).add("enqueued", 3, queue="bills")
+    write_batch(place, log.frame(), 0)
+    for file in place.manifests()[0].files:
+        if file.queue == "bills" or file.hour_at_ms > BEGAN.timestamp() * 1000:
+            (place.data / file.path).write_bytes(b"x" * file.bytes)
+    until_ms = round(BEGAN.timestamp() * 1000) + 60_000
+    assert positions(place.rows(spark, ["ord*"], until_ms=until_ms)) == [1]
+
+
+def test_a_run_that_is_killed_between_batch_and_manifest_writes_the_batch_again(
+    spark: SparkSession, place: Archive, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arriving = tmp_path / "arriving"
+    log.add("enqueued", 1).add("acked", 1)
+    log.frame().coalesce(1).write.parquet(str(arriving))
+    run = Run(spark=spark, tell=lambda line: None)
+
+    def follow() -> dict[str, Any]:
+        stream = spark.readStream.schema(schema()).parquet(str(arriving))
+        writer = stream.writeStream.option("checkpointLocation", str(place.checkpoint))
+        return run.follow(writer.foreachBatch(lambda frame, number: write_batch(place, frame, number)))
+
+    def die(*_: object) -> None:
+        raise RuntimeError("killed before the manifest")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Archive, "add", die)
+        with pytest.raises(PipelineFailed, match="killed before the manifest"):
+            follow()
+    assert list(place.data.rglob("*.parquet"))
+    assert positions(place.rows(spark)) == []
+
+    follow()
+    assert positions(place.rows(spark)) == [1, 2]
+    _forget_the_last_commit(place)
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "write", die)  # the batch is there, so it is not touched
+        follow()
+    Log.__init__(log, spark)
+    log.add("enqueued", 9, position=9).frame().coalesce(1).write.mode("append").parquet(str(arriving))
+    assert follow()["rows_read"] == 1
+    assert positions(place.rows(spark)) == [1, 2, 9]
+    assert follow() == {"batches": 0, "rows_read": 0, "seconds": pytest.approx(0, abs=30)}
+
+
+def _forget_the_last_commit(place: Archive) -> None:
+    last = max(path for path in (place.checkpoint / "commits").iterdir() if path.name.isdecimal())
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_data_without_a_manifest_is_not_there_and_an_empty_batch_leaves_nothing(
+    spark: SparkSession, place: Archive, log: Log
+) -> None:
+    write_batch(place, log.frame(), 0)
+    assert (place.manifests(), list(place.data.glob("*"))) == ([], [])
+    half = place.batch_path("batch-00000001") / "queue=orders" / "date=2026-01-31" / "hour=12"
+    half.mkdir(parents=True)
+    (half / "part-0.zstd.parquet").write_bytes(b"PAR1 and no end")
+    assert positions(place.rows(spark)) == []
+    write_batch(place, log.add("enqueued", 1).frame(), 1)
+    assert positions(place.rows(spark)) == [1]
+
+
+def test_a_broker_that_knows_more_columns_extends_the_archive(spark: SparkSession, place: Archive, log: Log) -> None:
+    from pyspark.sql import functions
+
+    write_batch(place, log.add("enqueued", 1).frame(), 0)
+    write_batch(place, log.add("acked", 1).frame().where("position = 2").withColumn("shard", functions.lit(7)), 1)
+    write_batch(place, log.add("acked", 2).frame().where("position = 3").drop("properties"), 2)
+    assert found(place.rows(spark), "position", "shard", "properties") == [
+        (1, None, None),
+        (2, 7, None),
+        (3, None, None),
+    ]
+
+
+def test_a_column_that_changes_its_type_is_refused_before_anything_is_written(
+    spark: SparkSession, place: Archive, log: Log
+) -> None:
+    write_batch(place, log.add("enqueued", 1).frame(), 0)
+    changed = log.frame().selectExpr("* except (priority)", "'high' as priority")
+    with pytest.raises(ArchiveDiffers, match=r"Column priority is string in batch batch-00000001.*int elsewhere"):
+        write_batch(place, changed, 1)
+    assert len(list(place.data.glob("batch=*"))) == 1
+
+
+Damage = Callable[[Archive], object]
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "said"),
+    [
+        (lambda place: next(place.data.rglob("*.parquet")).unlink(), ArchiveDamaged, "is not there"),
+        (lambda place: next(place.data.rglob("*.parquet")).write_bytes(b""), ArchiveDamaged, "has 0 bytes"),
+        (lambda place: next(place.manifests_path.glob("*")).write_text("{"), ArchiveDamaged, "cannot be read"),
+        (lambda place: _newer(place), ArchiveDiffers, "newer version"),
+    ],
+    ids=["missing", "cut", "manifest", "newer"],
+)
+def test_damage_is_told_with_the_file_that_has_it(
+    spark: SparkSession, place: Archive, log: Log, damage: Damage, error: type[Exception], said: str
+) -> None:
+    write_batch(place, log.add("enqueued", 1).frame(), 0)
+    damage(place)
+    with pytest.raises(error, match=said) as raised:
+        place.rows(spark)
+    assert str(place.path) in str(raised.value)
+
+
+def _newer(place: Archive) -> None:
+    path = next(place.manifests_path.glob("*.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
+
+
+def test_an_archive_is_of_the_same_queues_for_ever(run: Run, place: Archive) -> None:
+    with pytest.raises(ArchiveDiffers, match="is an archive of all queues, and not of orders"):
+        archive(run, to=str(place.path), queue=["orders"])
+    with pytest.raises(ArchiveDiffers, match="without bodies"):
+        archive(run, to=str(place.path), has_bodies=False)
+
+
+def test_wrong_options_are_answered_before_spark_is_started(tmp_path: Path) -> None:
+    run = Run()
+    with pytest.raises(InvalidOption, match="--from soon is neither"):
+        archive(run, to=str(tmp_path), start="soon")
+    with pytest.raises(InvalidOption, match="not on a mounted file system"):
+        archive(run, to="s3://bucket/archive")
+    with alone_in(tmp_path, "this"), pytest.raises(Exception, match="Another run is at work"):
+        archive(run, to=str(tmp_path))
+    with pytest.raises(InvalidOption, match="There is no archive in"):
+        Archive(tmp_path / "nowhere").must_exist()
+    assert local_path("file:///a%20b") == Path("/a b")

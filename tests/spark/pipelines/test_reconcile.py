@@ -1,0 +1,94 @@
+"""Everything published has one end, or is still there; what has not is listed."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from smista.spark.pipelines.reconcile import balances, faults, followed
+from tests.spark.pipelines.conftest import Log, found
+
+
+def balance(frame: DataFrame, *columns: str) -> list[tuple[object, ...]]:
+    return found(balances(followed(frame)), *columns)
+
+
+def wrong(frame: DataFrame) -> list[tuple[object, ...]]:
+    return found(faults(frame, followed(frame)), "fault", "sequence")
+
+
+def test_a_message_that_was_acknowledged_adds_up(log: Log) -> None:
+    log.add("enqueued", 1).add("delivered", 1, 1).add("acked", 1, 2).add("enqueued", 2, 3)
+    assert balance(log.frame(), "published", "acked", "live") == [(2, 1, 1)]
+    assert wrong(log.frame()) == []
+
+
+def test_every_way_to_go_is_counted(log: Log) -> None:
+    for sequence in range(1, 7):
+        log.add("enqueued", sequence)
+    log.add("acked", 1).add("expired", 2, reason="expired").add("removed", 3, reason="overflow")
+    log.add("dead_lettered", 4, reason="max_retries", target_queue="orders_dlq", target_sequence=7)
+    log.add("dead_lettered", 5, reason="rejected")
+    log.add("purged", None, reason="ready", target_sequence=8, count=1)
+    columns = ("queue", "published", "arrived", "acked", "expired", "removed", "purged", "dead", "live", "moved")
+    assert balance(log.frame(), *columns) == [
+        ("orders", 6, 0, 1, 1, 1, 1, 1, 0, 1),
+        ("orders_dlq", 0, 1, 0, 0, 0, 0, 1, 0, 0),
+    ]
+    assert wrong(log.frame()) == []
+
+
+def test_a_message_that_is_redriven_and_dies_again_is_one_message(log: Log) -> None:
+    log.add("enqueued", 1)
+    log.add("dead_lettered", 1, reason="rejected", target_queue="orders_dlq", target_sequence=2)
+    log.add("moved", 2, queue="orders_dlq", reason="redriven", target_queue="orders", target_sequence=3)
+    log.add("delivered", 3).add("acked", 3)
+    assert balance(log.frame(), "queue", "published", "acked", "dead", "live") == [
+        ("orders", 1, 1, 0, 0),
+        ("orders_dlq", 0, 0, 0, 0),
+    ]
+
+
+def test_a_queue_that_was_deleted_took_its_messages_along(log: Log) -> None:
+    log.add("enqueued", 1).add("deleted", None).add("enqueued", 2)
+    assert balance(log.frame(), "published", "purged", "live") == [(2, 1, 1)]
+
+
+def test_a_purge_of_ready_messages_leaves_those_in_flight_and_those_for_later(log: Log) -> None:
+    log.add("enqueued", 1).add("delivered", 1).add("enqueued", 2).add("enqueued", 3, ready_at=None)
+    log.add("enqueued", 4, ready_at=log.rows[0][2].replace(year=2027))
+    log.add("purged", None, 1, reason="ready", target_sequence=5, count=2)
+    log.add("acked", 1, 2)
+    assert balance(log.frame(), "purged", "acked", "live") == [(2, 1, 1)]
+    assert wrong(log.frame()) == []
+
+
+def test_each_fault_is_found_and_named(log: Log) -> None:
+    log.add("enqueued", 1).add("enqueued", 1)
+    log.add("enqueued", 2).add("acked", 2).add("acked", 2)
+    log.add("acked", 3)
+    log.add("enqueued", 4).add("acked", 4).add("delivered", 4)
+    assert wrong(log.frame()) == [("began twice", 1), ("ended twice", 2), ("never began", 3), ("seen after its end", 4)]
+
+
+def test_a_row_that_was_archived_twice_is_found(log: Log) -> None:
+    log.add("enqueued", 1).add("delivered", 1)
+    log.rows.append(log.rows[-1])
+    assert wrong(log.frame()) == [("row twice", 1)]
+
+
+def test_a_purge_that_took_another_number_is_found(log: Log) -> None:
+    log.add("enqueued", 1).add("purged", None, reason="all", target_sequence=2, count=3)
+    assert wrong(log.frame()) == [("purge miscounted", None)]
+
+
+def test_what_began_before_the_first_row_is_no_fault(log: Log) -> None:
+    log.add("acked", 5).add("enqueued", 8).add("delivered", 6).add(
+        "purged", None, reason="all", target_sequence=9, count=4
+    )
+    assert balance(log.frame(), "published", "earlier") == [(1, 2)]
+    assert wrong(log.frame()) == []
+
+
+def test_no_rows_at_all_add_up(log: Log) -> None:
+    assert balance(log.frame(), "queue") == []
+    assert wrong(log.frame()) == []
