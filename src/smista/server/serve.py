@@ -133,6 +133,7 @@ class Server:
             access_keys=settings.access_keys(),
             strict_timing=settings.sqs_strict_timing,
             relaxed=settings.sqs_relaxed,
+            requests_per_second=settings.sqs_requests_per_second,
             request_bytes_max=settings.request_bytes_max,
         )
 

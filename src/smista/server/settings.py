@@ -78,6 +78,8 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     """Keep the 60 seconds that AWS keeps after DeleteQueue and PurgeQueue."""
     sqs_relaxed: bool = False
     """Lift AWS's limits on sizes, counts, times and characters; the broker's own stay."""
+    sqs_requests_per_second: int | None = None
+    """How many SQS requests an account may make in a second, on average; more are RequestThrottled."""
 
     def access_keys(self) -> dict[str, str]:
         """The pairs of `sqs_access_keys`: secret by key."""

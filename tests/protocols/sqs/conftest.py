@@ -34,6 +34,12 @@ def relaxed_server() -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="session")
+def slow_server() -> Iterator[ServerProcess]:
+    """Takes one request a second."""
+    yield from _serve("--sqs-requests-per-second", "1")
+
+
+@pytest.fixture(scope="session")
 def locked_server() -> Iterator[ServerProcess]:
     """Wants signatures."""
     yield from _serve("--sqs-access-keys", KEYS)

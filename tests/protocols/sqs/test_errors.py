@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # has no types of its own
 
 import smista.engine.errors
 from smista.errors import BrokerError
@@ -51,7 +52,6 @@ NAMES_A_QUEUE = {
     if "QueueUrl" in model()["shapes"][operation["input"]["shape"]]["members"]
 }
 CANNOT_HAPPEN = {
-    "RequestThrottled": "only a full queue refuses a message for now, and only sending puts messages in",
     "UnsupportedOperation": "whatever a queue of another door is like, this works on it",
     "InvalidIdFormat": "there is one version of receipt handles; what is none of ours is ReceiptHandleIsInvalid",
     "OverLimit": "attributes have no number that could be exceeded",
@@ -124,6 +124,17 @@ def deleted_recently(_: Client, action: str, strict: ServerProcess) -> None:
     call(sqs, action, "", QueueName=url.rpartition("/")[2])
 
 
+def too_many_requests(_: Client, action: str, slow: ServerProcess) -> None:
+    sqs = make_client(slow.url)
+    while True:
+        # Only the first within a second gets as far as to be looked at.
+        try:
+            call(sqs, action, f"{slow.url}/000000000000/none")
+        except ClientError as refusal:
+            if refusal.response["Error"]["Code"] == "RequestThrottled":
+                raise
+
+
 def purged_twice(_: Client, action: str, strict: ServerProcess) -> None:
     sqs = make_client(strict.url)
     url = new_queue(sqs)
@@ -188,6 +199,7 @@ ANYWHERE: dict[str, Callable[[Client, str, ServerProcess], None]] = {
     "QueueNameExists": different_attributes,
     "ResourceNotFoundException": lambda sqs, action, _: call(sqs, action, ""),
     "QueueDeletedRecently": deleted_recently,
+    "RequestThrottled": too_many_requests,
     "PurgeQueueInProgress": purged_twice,
     **{name: kms(name) for name in errors.KMS},
 }
@@ -209,7 +221,12 @@ ELSEWHERE = {("ReceiveMessage", "OverLimit")}
 
 @pytest.mark.parametrize(("action", "error"), [pair for pair in DOCUMENTED if pair[1] != "InvalidSecurity"])
 def test_a_documented_error_is_raised(
-    boto: Client, server: ServerProcess, strict_server: ServerProcess, action: str, error: str
+    boto: Client,
+    server: ServerProcess,
+    strict_server: ServerProcess,
+    slow_server: ServerProcess,
+    action: str,
+    error: str,
 ) -> None:
     provoke = IN_PARTICULAR.get((action, error)) or ANYWHERE.get(error)
     if provoke is None:
@@ -217,7 +234,10 @@ def test_a_documented_error_is_raised(
             "find a way to provoke it, or say why there is none"
         )
         return
-    place = strict_server if provoke in (deleted_recently, purged_twice) else server
+    if provoke in (deleted_recently, purged_twice):
+        place = strict_server
+    else:
+        place = slow_server if provoke is too_many_requests else server
     try:
         with refused(error):
             provoke(boto, action, place)

@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
+from smista.core.rate import RateLimit
 from smista.core.settings import QueueSettings
 from smista.engine import Broker
 from smista.protocols.http.asgi import Receive, while_connected
 from smista.protocols.sqs.addresses import Address, namespace_of, read_url, write_arn
 from smista.protocols.sqs.attempts import Attempts
-from smista.protocols.sqs.errors import ACCESS_DENIED, KMS, SqsError, missing
+from smista.protocols.sqs.errors import ACCESS_DENIED, KMS, REQUEST_THROTTLED, SqsError, missing
 from smista.protocols.sqs.limits import Limits, SqsSettings
 from smista.protocols.sqs.move_tasks import MoveTasks
 
 T = TypeVar("T")
 
 KMS_ALIAS = "alias/smista/"
+ACCOUNTS_MAX = 10_000
+"""An unsigned request may name any account; so many are counted apart."""
 
 
 class Memory:
@@ -29,6 +32,20 @@ class Memory:
         self.attempts = Attempts()
         self.move_tasks = MoveTasks()
         self.draining = asyncio.Event()
+        self._rates: dict[str, RateLimit] = {}
+
+    def throttle(self, account: str, per_second: int, now_ms: int) -> None:
+        """Count a request of this account; raises where it has made more than it may."""
+        rate = self._rates.get(account)
+        if rate is None:
+            if len(self._rates) >= ACCOUNTS_MAX:
+                self._rates.clear()
+            rate = self._rates[account] = RateLimit(per_second, now_ms)
+        if not rate.available(now_ms):
+            raise SqsError(
+                REQUEST_THROTTLED, f"Account {account} may make {per_second} requests a second; slow down, and retry."
+            )
+        rate.take(1)
 
 
 class Target(NamedTuple):

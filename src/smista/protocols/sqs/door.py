@@ -137,6 +137,8 @@ class SqsDoor:
                 INVALID_SECURITY,
                 "This broker has no access keys and serves only its own machine; configure sqs_access_keys.",
             )
+        if settings.requests_per_second is not None:
+            self._memory.throttle(caller.account, settings.requests_per_second, broker.now_ms())
         path = read_path(request.path)
         if path is None and request.path != "/":
             raise SqsError(INVALID_ADDRESS, f"The address {request.path[:200]} is not valid for this endpoint.")

@@ -18,6 +18,8 @@ class SqsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Keep AWS's 60 seconds after DeleteQueue and PurgeQueue."""
     relaxed: bool = False
     """Lift AWS's limits on sizes, counts, times and characters."""
+    requests_per_second: int | None = None
+    """How many requests an account may make, on average; None for as many as it likes."""
     request_bytes_max: int = 16 * MIB
 
 
