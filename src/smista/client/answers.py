@@ -74,6 +74,12 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     rejected_total: int
     avg_wait_time_ms: float
     oldest_message_age_secs: float
+    claims: int = 0
+    """Open ones ..."""
+    claimed: int = 0
+    """... and how many messages they hold."""
+    acked_late_total: int = 0
+    """Rows of claims that had expired when they were acknowledged."""
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):

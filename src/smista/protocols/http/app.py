@@ -14,7 +14,7 @@ from msgspec import UNSET
 from smista.engine import Broker
 from smista.engine.errors import BrokerClosed
 from smista.errors import BrokerError
-from smista.protocols.http import metrics, octets, openapi, page, rest, routes
+from smista.protocols.http import claim_rows, metrics, octets, openapi, page, rest, routes
 from smista.protocols.http.asgi import (
     Disconnected,
     Receive,
@@ -33,6 +33,7 @@ from smista.protocols.http.asgi import (
 )
 from smista.protocols.http.commands import DECODERS, Door
 from smista.protocols.http.commands.base import Runnable
+from smista.protocols.http.commands.claims import MakeClaim
 from smista.protocols.http.commands.dead_letters import RedriveDeadLetters
 from smista.protocols.http.commands.publishing import (
     BATCH_ID_LENGTH_MAX,
@@ -170,11 +171,18 @@ class HttpDoor:
             return await while_connected(
                 command.run(door), receive, self._draining, lambda answer: _give_back(door.broker, answer)
             )
+        elif isinstance(command, MakeClaim) and command.wait_ms:
+            # A claim that was made for nobody stays: whoever asks again gets it.
+            return await while_connected(command.run(door), receive, self._draining)
         elif isinstance(command, RedriveDeadLetters) and command.per_second is not None:
             return await while_connected(command.run(door), receive, self._draining)
         return await command.run(door)
 
     async def _rest(self, scope: Scope, written_in: Format, receive: Receive, send: Send) -> None:
+        rows = claim_rows.asks_for_rows(scope)
+        if rows is not None:
+            await claim_rows.respond_rows(self._ready(), rows, receive, send, has_body=scope["method"] == "GET")
+            return
         route, path_fields = routes.find(scope["method"], scope.get("raw_path") or scope["path"].encode())
         check_length(scope, self._request_bytes_max)
         body = await read_body(receive, self._request_bytes_max)

@@ -9,6 +9,7 @@ BrokerError
     ├── UpgradeRequired
     ├── RequestTooLarge
     ├── UnsupportedMediaType
+    ├── ArrowMissing
     └── TooManyRequests
 """
 
@@ -61,6 +62,12 @@ class UnsupportedMediaType(RequestError):
     code = "unsupported_media_type"
 
 
+class ArrowMissing(RequestError):
+    """Bulk reads and writes are Arrow, and pyarrow is not installed where the broker runs."""
+
+    code = "arrow_missing"
+
+
 class TooManyRequests(RequestError):
     """More in flight on one connection than it may have."""
 
@@ -69,9 +76,14 @@ class TooManyRequests(RequestError):
 
 STATUS = {
     "ack_deadline_exceeded": 409,
+    "arrow_missing": 501,
     "binding_target_not_found": 404,
     "broker_closed": 503,
     "broker_stopped": 503,
+    "claim_broken": 410,
+    "claim_expired": 410,
+    "claim_not_found": 404,
+    "consumer_in_use": 409,
     "consumer_not_found": 404,
     "dead_letter_cycle": 409,
     "exchange_cycle": 409,

@@ -139,6 +139,8 @@ _PLAIN = (
     _Family("smista_queue_depth", "gauge", "Messages ready, scheduled and in flight.", "depth"),
     _Family("smista_queue_body_bytes", "gauge", "Bytes of the bodies of all messages.", "body_bytes"),
     _Family("smista_queue_consumers", "gauge", "Subscriptions open.", "consumers"),
+    _Family("smista_queue_claims", "gauge", "Claims open.", "claims"),
+    _Family("smista_queue_claimed", "gauge", "Messages in open claims.", "claimed"),
     *(
         _Family(f"smista_queue_{total}", "counter", meaning, total)
         for total, meaning in (
@@ -155,6 +157,7 @@ _PLAIN = (
             ("purged_total", "Messages purged or cancelled."),
             ("duplicates_total", "Publishes recognised as repeated."),
             ("rejected_total", "Publishes refused."),
+            ("acked_late_total", "Rows of claims that had expired when they were acknowledged."),
         )
     ),
 )

@@ -33,7 +33,7 @@ _ERRORS = {
     "405": "The method does not go with the path",
     "408": "The request took too long to arrive",
     "409": "The state of things forbids it",
-    "410": "The queue was deleted meanwhile",
+    "410": "The queue was deleted meanwhile, or the claim is over",
     "413": "The request or the message is too large",
     "415": "The content type is not known",
     "429": "The queue is full, or too many requests wait on this connection",
@@ -48,6 +48,7 @@ _TAGS = {
     "dlq": "Dead letters",
     "scheduled": "Scheduled messages",
     "exchange": "Exchanges",
+    "claim": "Claims",
 }
 
 

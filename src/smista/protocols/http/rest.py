@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Container
 from functools import cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -120,6 +121,17 @@ def _query_fields(route: Route, scope: Scope) -> dict[str, object]:
             found[name] = [*typing.cast(list[object], found[name]), *value]
         else:
             raise InvalidRequest(f"`{name}` is given twice in the query.")
+    return found
+
+
+def query_texts(scope: Scope, others: Container[str] = ()) -> dict[str, str]:
+    """The fields of a query as they are written; each may be given once, and not in the path as well (`others`)."""
+    found: dict[str, str] = {}
+    for piece in [piece for piece in scope["query_string"].split(b"&") if piece][: QUERY_FIELDS_MAX + 1]:
+        name, text = map(_unescaped, piece.partition(b"=")[::2])
+        if name in found or name in others:
+            raise InvalidRequest(f"`{name[:100]}` is given twice.")
+        found[name] = text
     return found
 
 

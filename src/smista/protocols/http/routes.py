@@ -35,6 +35,7 @@ class Route(msgspec.Struct, frozen=True):
 _QUEUE = "/v1/queues/{queue}"
 _MESSAGE = "/v1/queues/{queue}/messages/{message_id}"
 _EXCHANGE = "/v1/exchanges/{exchange}"
+_CLAIMS = "/v1/queues/{queue}/claims"
 
 ROUTES = (
     Route("GET", "/v1/info", "broker.info"),
@@ -67,6 +68,12 @@ ROUTES = (
     Route("GET", f"{_QUEUE}/scheduled", "scheduled.list"),
     Route("PATCH", f"{_QUEUE}/scheduled/{{message_id}}", "scheduled.change", "fields"),
     Route("DELETE", f"{_QUEUE}/scheduled/{{message_id}}", "scheduled.cancel"),
+    Route("POST", _CLAIMS, "claim.make", "fields"),
+    Route("GET", _CLAIMS, "claim.list"),
+    Route("GET", f"{_CLAIMS}/{{consumer}}", "claim.list"),
+    Route("POST", f"{_CLAIMS}/{{consumer}}/acknowledge", "claim.acknowledge", "fields"),
+    Route("POST", f"{_CLAIMS}/{{consumer}}/heartbeat", "claim.heartbeat", "fields"),
+    Route("POST", f"{_CLAIMS}/{{consumer}}/release", "claim.release", "fields"),
     Route("GET", "/v1/exchanges", "exchange.list"),
     Route("PUT", _EXCHANGE, "exchange.declare", "fields"),
     Route("DELETE", _EXCHANGE, "exchange.delete"),
@@ -78,6 +85,11 @@ ROUTES = (
     Route("GET", f"{_EXCHANGE}/route", "exchange.route"),
     Route("GET", "/v1/bindings", "exchange.bindings"),
 )
+
+
+def match(route: Route, raw_path: bytes) -> dict[str, str] | None:
+    """What a path says, if it is this route's."""
+    return _match(route.parts, [_text(part) for part in raw_path.removeprefix(b"/v1/").split(b"/")])
 
 
 def find(method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from smista.protocols.http.commands import (
     broker,
+    claims,
     dead_letters,
     exchanges,
     looking,
@@ -18,6 +19,7 @@ __all__ = [
     "Command",
     "Door",
     "broker",
+    "claims",
     "dead_letters",
     "exchanges",
     "looking",

@@ -180,6 +180,8 @@ class StatsAnswer(msgspec.Struct, kw_only=True):
     dead: int
     body_bytes: int
     consumers: int
+    claims: int
+    claimed: int
     is_paused: bool
     published_total: int
     consumed_total: int
@@ -194,6 +196,7 @@ class StatsAnswer(msgspec.Struct, kw_only=True):
     purged_total: int
     duplicates_total: int
     rejected_total: int
+    acked_late_total: int
     avg_wait_time_ms: float
     oldest_message_age_secs: float
 
@@ -209,6 +212,8 @@ def show_stats(stats: QueueStats) -> StatsAnswer:
         dead=stats.dead,
         body_bytes=stats.body_bytes,
         consumers=stats.consumers,
+        claims=stats.claims,
+        claimed=stats.claimed,
         is_paused=stats.is_paused,
         published_total=stats.published_total,
         consumed_total=stats.delivered_total,
@@ -223,6 +228,7 @@ def show_stats(stats: QueueStats) -> StatsAnswer:
         purged_total=stats.purged_total,
         duplicates_total=stats.duplicates_total,
         rejected_total=stats.rejected_total,
+        acked_late_total=stats.acked_late_total,
         avg_wait_time_ms=round(stats.wait_ms_average, 3),
         oldest_message_age_secs=stats.oldest_age_ms / 1000,
     )
