@@ -109,6 +109,19 @@ async def test_a_long_poll_gets_paged_out_bodies(short: Short) -> None:
     assert [delivery.body for delivery in await poll][:1] == ALL[:1]
 
 
+async def test_a_receive_that_is_cancelled_while_bodies_are_read_keeps_nothing(short: Short) -> None:
+    bench, _ = short
+    await publish_in_blocks(bench)
+    receiving = asyncio.create_task(bench.broker.receive("orders", 100))
+    await asyncio.sleep(0)
+    assert bench.counts()[2] == 100
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    assert bench.counts()[2] == 0
+    assert await bench.bodies(COUNT, "orders") == ALL
+
+
 async def test_fanned_out_bodies_come_back(short: Short) -> None:
     bench, _ = short
     await bench.declare("others")

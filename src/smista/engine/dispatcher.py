@@ -26,7 +26,7 @@ class Dispatcher:
         ids: Ids,
         *,
         after: Callable[[], None],
-        give_back: Callable[[list[Delivery]], None],
+        give_back: Callable[[list[Receipt]], None],
     ) -> None:
         """`after` is the broker's, called when state has changed; `give_back` takes what nobody is there for."""
         self._state = state
@@ -79,7 +79,12 @@ class Dispatcher:
         if self.keeper.are_at_hand(messages):
             return self._make(messages, map(receipt_of, messages))
         counts = [message.delivery_count for message in messages]
-        await self.keeper.fetch(messages)
+        try:
+            await self.keeper.fetch(messages)
+        except asyncio.CancelledError:
+            # Whoever asked is gone: nobody would settle them before their leases run out.
+            self._give_back(list(map(receipt_of, messages)))
+            raise
         # Reading took time: leave out what was purged, set aside or handed to somebody else meanwhile.
         pairs = zip(messages, counts, strict=True)
         left = [m for m, count in pairs if m.state is State.IN_FLIGHT and m.delivery_count == count]
@@ -132,7 +137,7 @@ class Dispatcher:
             if not waiting.is_cancelled and deliveries:
                 waiting.deliver(deliveries)
         elif waiting.answer.done():
-            self._give_back(deliveries)
+            self._give_back([delivery.receipt for delivery in deliveries])
         else:
             waiting.answer.set_result(deliveries)
 

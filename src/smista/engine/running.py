@@ -21,7 +21,6 @@ from smista.core.settling import Outcome, receipt_for, release
 from smista.core.state import BrokerState, ReadRouting
 from smista.engine.clock import Clock
 from smista.engine.consumers import Poll, Watch
-from smista.engine.delivery import Delivery
 from smista.engine.dispatcher import Dispatcher
 from smista.engine.errors import BrokerClosed, stopped
 from smista.engine.ids import Ids
@@ -293,10 +292,10 @@ class RunningBroker:
 
     # -- called back --------------------------------------------------------------------------------------------------
 
-    def _give_back(self, deliveries: list[Delivery]) -> None:
+    def _give_back(self, receipts: list[Receipt]) -> None:
         """Nobody is there any more for what was about to be handed over."""
         if self._keeper.failure is None and not self._is_closed:
-            self.release_now([delivery.receipt for delivery in deliveries])
+            self.release_now(receipts)
 
     def _damaged(self, messages: list[Message], damage: LogError) -> None:
         """Bodies that cannot be read: set aside, with the reason, so that the rest of the queue goes on."""
