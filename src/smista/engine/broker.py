@@ -378,7 +378,7 @@ class Broker(StagingBroker):
             return await answer
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled() and answer.exception() is None:
-                self._give_back(answer.result())
+                self._give_back([delivery.receipt for delivery in answer.result()])
             raise
         finally:
             self._state.calendar.remove(poll)

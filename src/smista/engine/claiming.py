@@ -147,7 +147,7 @@ class ClaimingBroker(RunningBroker):
                     claim = await self._make_claim(queue, consumer, after, messages, max_rows, max_bytes, lease_ms)
             return claim
         finally:
-            self._give_back(deliveries)
+            self._give_back([delivery.receipt for delivery in deliveries])
 
     def _still_held(self, deliveries: list[Delivery]) -> list[Message]:
         """Without what was purged since it was handed over."""
