@@ -28,12 +28,15 @@ _SEAL_BYTES = 9
 class Ids:
     def __init__(self, identity: bytes) -> None:
         """`identity` is the log's: the same for the life of the data."""
-        self._broker = int.from_bytes(hashlib.blake2s(identity, person=b"id").digest()[:3], "big")
+        self.log_id = hashlib.blake2s(identity, person=b"log", digest_size=8).hexdigest()
+        """Tells this log from others, so that a position is not looked for in the wrong one."""
+        self.broker = int.from_bytes(hashlib.blake2s(identity, person=b"id").digest()[:3], "big")
+        """The 24 bits that tell this broker from others."""
         self._key = hashlib.blake2s(identity, person=b"receipt").digest()
 
     def message_id(self, number: int, created_at_ms: int) -> str:
-        high = (created_at_ms << 16) | 0x7000 | (self._broker >> 12)
-        low = (1 << 63) | ((self._broker & 0xFFF) << _NUMBER_BITS) | number
+        high = (created_at_ms << 16) | 0x7000 | (self.broker >> 12)
+        low = (1 << 63) | ((self.broker & 0xFFF) << _NUMBER_BITS) | number
         text = f"{high:016x}{low:016x}"
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 

@@ -14,7 +14,7 @@ from smista.core.state import BrokerState
 from smista.engine.clock import Clock
 from smista.engine.commit import Committer
 from smista.engine.errors import stopped
-from smista.engine.measures import LogMeasures
+from smista.engine.measures import LogMeasures, LogRange
 from smista.engine.paging import Paging
 from smista.engine.pressure import Pressure
 from smista.engine.reclaim import Reclaimer, note_opened
@@ -115,6 +115,20 @@ class Keeper:
     def log_bytes(self) -> int:
         """The size of all blocks that are kept."""
         return self._reclaimer.total_bytes
+
+    def log_range(self) -> LogRange:
+        """What of the log can be read. What is about to be dropped is not counted in."""
+        end = self._committer.durable_position + 1
+        kept = self._reclaimer.kept(end)
+        if kept is None:
+            return LogRange(end, end, None, None)
+        return LogRange(kept[0].position, end, kept[0].at_ms, kept[1].at_ms)
+
+    def log_position_at(self, at_ms: int) -> int:
+        """The first durable block written at or after that time; the next one to come where all are older."""
+        end = self._committer.durable_position + 1
+        found = self._reclaimer.first_since(at_ms)
+        return end if found is None else min(found, end)
 
     def measures(self) -> LogMeasures:
         committer = self._committer

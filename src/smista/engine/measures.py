@@ -175,6 +175,17 @@ class LogMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """Whether so much waits that publishers are held back."""
 
 
+class LogRange(msgspec.Struct, frozen=True):
+    """What of the log is kept and durable: the blocks from `first` up to, and without, `next`."""
+
+    first: int
+    next: int
+    first_at_ms: int | None
+    """When the first of them was written; None where there is none."""
+    next_at_ms: int | None
+    """When the last of them was written."""
+
+
 class BrokerMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """The broker at one moment."""
 

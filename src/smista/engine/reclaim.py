@@ -8,7 +8,9 @@ case by far.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from typing import NamedTuple
 
 from smista.core.declaring import lasting_bindings
 from smista.core.message import Message
@@ -28,6 +30,14 @@ from smista.log import records
 from smista.log.records import Kind, Record
 
 SLACK_BYTES = 8 << 20
+
+
+class Kept(NamedTuple):
+    """One block of the log."""
+
+    position: int
+    size_bytes: int
+    at_ms: int
 
 
 class Reclaimer:
@@ -56,6 +66,18 @@ class Reclaimer:
     def block_written(self, position: int, size: int, at_ms: int) -> None:
         self._blocks.append((position, size, at_ms))
         self.total_bytes += size
+
+    def kept(self, end: int) -> tuple[Kept, Kept] | None:
+        """The oldest block that is kept and the last one below position `end`; None where there is none."""
+        if not self._blocks or self._blocks[0][0] >= end:
+            return None
+        last = next(block for block in reversed(self._blocks) if block[0] < end)
+        return Kept(*self._blocks[0]), Kept(*last)
+
+    def first_since(self, at_ms: int) -> int | None:
+        """The position of the first block written at or after that time; None where all are older."""
+        found = bisect_left(self._blocks, at_ms, key=lambda block: block[2])
+        return self._blocks[found][0] if found < len(self._blocks) else None
 
     def next_block(self) -> int | None:
         """The position of the oldest block, if it should go; None while there is no need."""

@@ -25,7 +25,7 @@ from smista.engine.dispatcher import Dispatcher
 from smista.engine.errors import BrokerClosed, stopped
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
-from smista.engine.measures import BrokerMeasures, LagTimer, QueueMeasures
+from smista.engine.measures import BrokerMeasures, LagTimer, LogRange, QueueMeasures
 from smista.engine.pressure import resident_set_bytes
 from smista.engine.recovery import Recovery
 from smista.engine.settings import BrokerSettings
@@ -152,6 +152,24 @@ class RunningBroker:
     def log_bytes(self) -> int:
         """The size of the log: what is alive, what is kept for readers, and what is not reclaimed yet."""
         return self._keeper.log_bytes
+
+    def log_range(self) -> LogRange:
+        """Which blocks of the log can be read."""
+        return self._keeper.log_range()
+
+    def log_position_at(self, at_ms: int) -> int:
+        """The position of the first block written at or after that time."""
+        return self._keeper.log_position_at(at_ms)
+
+    def logged_queues(self, after: int) -> list[tuple[int, str, str]]:
+        """Number, namespace and name of the queues that the log knows by a number above `after`."""
+        if self._state.next_queue <= after + 1:
+            return []
+        return [
+            (queue.number, queue.namespace, queue.name)
+            for queue in self._state.queues.values()
+            if queue.number > after and queue.settings.durable
+        ]
 
     def measures(self) -> BrokerMeasures:
         """All that monitoring asks for, nothing changed; also of a broker that has stopped or is closed."""

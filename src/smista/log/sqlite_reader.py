@@ -24,6 +24,7 @@ _CHUNK_BYTES = 1 << 20
 _BLOCKS = "SELECT position, crc, CAST(data AS BLOB) FROM blocks"
 _READ = f"{_BLOCKS} WHERE position = ?"
 _SCAN = f"{_BLOCKS} WHERE position >= ? AND position < ? ORDER BY position"
+_NEWEST = "SELECT max(position) FROM blocks"
 
 
 class BlockReader:
@@ -57,6 +58,16 @@ class BlockReader:
                 break
             sound.append(row[2])
         return sound
+
+    def ends(self) -> tuple[int, int]:
+        """The first position that is kept and the next that will be written, as the file has them: for a process
+        beside the broker's."""
+        with self._lock:
+            if self._is_closed:
+                raise LogClosed(self._log)
+            floor = int.from_bytes(sqlite_file.read_meta(self._log, self._connection, "floor"), "little")
+            newest = self._connection.execute(_NEWEST).get
+        return floor, max(floor, (newest or 0) + 1)
 
     def _fetch(self, statement: str, bindings: tuple[int, ...]) -> tuple[list[tuple[Any, ...]], apsw.Error | None]:
         """The rows up to the end of a chunk or the first error, and that error."""

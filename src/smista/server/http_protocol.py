@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import os
+import socket
 from typing import Any, ClassVar, NoReturn
 
 import httptools
@@ -37,6 +39,12 @@ from smista.server.refusals import Refusal
 from smista.server.settings import ServerSettings
 from smista.server.websocket_protocol import WebSocketProtocol
 
+HANDED_OVER = "/v1/log"
+"""The path whose requests are answered by another process, see `smista.protocols.bulk`."""
+HAND_OVER = "smista.hand_over"
+"""Under which name its application finds `hand_over` among the extensions of the scope."""
+UNSENT_S = 0.005
+"""How often to look whether earlier answers have been sent."""
 PIPELINE_MAX = 1_000
 """How many requests may wait on one connection: one chunk of input can hold 14,000, and each takes 3 KB."""
 
@@ -236,6 +244,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self.running = cycle
+        if cycle.scope["path"] == HANDED_OVER:
+            cycle.scope["extensions"] = {HAND_OVER: {"call": self.hand_over}}
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -253,6 +263,28 @@ class HttpProtocol(HttpToolsProtocol):
             self.flow.is_held = False
             self.flow.resume_reading()
         self._set_look_at()
+
+    async def hand_over(self) -> socket.socket:
+        """The connection of the request being answered, for somebody else to answer on; here it is over with this.
+
+        What the client sent behind the request is lost, so the answer has to say that the connection will be closed.
+        """
+        cycle = self.running
+        assert cycle is not None
+        self.flow.is_held = True
+        self.flow.pause_reading()
+        self.gathering.flush()
+        while self.transport.get_write_buffer_size() and not cycle.disconnected:  # noqa: ASYNC110  # nothing tells when
+            await asyncio.sleep(UNSENT_S)
+        if cycle.disconnected or self.transport.is_closing():
+            raise ConnectionResetError("the client has gone")
+        connection = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
+        # For the application it is as if the client had gone. Closing our descriptor leaves the connection open, since
+        # there is another one.
+        cycle.disconnected = True
+        self.pipeline.clear()
+        self.transport.abort()
+        return connection
 
     @property
     def is_answering(self) -> bool:

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import uvicorn
 import uvloop
@@ -25,6 +26,7 @@ from smista.errors import BrokerError
 from smista.log import Log, MemoryLog, SqliteLog
 from smista.log.errors import LogDamaged
 from smista.protocols.amqp.door import AmqpDoor, AmqpSettings
+from smista.protocols.bulk.reader import LogReader
 from smista.protocols.http.app import HttpDoor
 from smista.protocols.sqs.door import SqsDoor
 from smista.protocols.sqs.limits import SqsSettings
@@ -68,7 +70,14 @@ class Server:
         self._settings = settings
         self._announce = announce
         self._stopping = asyncio.Event()
-        self._door = HttpDoor(request_bytes_max=settings.request_bytes_max, output_bytes_max=settings.output_bytes_max)
+        self._log_reader = LogReader(
+            None if settings.memory else Path(settings.data).absolute(), timeout_s=settings.body_timeout_s
+        )
+        self._door = HttpDoor(
+            request_bytes_max=settings.request_bytes_max,
+            output_bytes_max=settings.output_bytes_max,
+            log_reader=self._log_reader,
+        )
         self._door.sqs = self._sqs = SqsDoor(lambda: self._door.broker, self._sqs_settings())
 
     async def run(self) -> int:
@@ -187,6 +196,7 @@ class Server:
         http.should_exit = True
         with contextlib.suppress(asyncio.CancelledError):
             await serving
+        await self._log_reader.close()
         await broker.close()
         logger.info("stopped")
 

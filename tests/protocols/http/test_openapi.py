@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from smista.protocols.http import log_paths
 from smista.protocols.http.commands import COMMANDS
 from smista.protocols.http.errors import STATUS
 from smista.protocols.http.openapi import document
@@ -42,7 +43,8 @@ def test_it_is_served_as_it_is_made(http: Caller, api: dict[str, Any]) -> None:
 def test_it_lists_every_route_and_nothing_else(api: dict[str, Any]) -> None:
     listed = {(method.upper(), path) for path, item in api["paths"].items() for method in item}
     plain = {("GET", path) for path in ("/", "/healthz", "/readyz", "/metrics", "/openapi.json")}
-    assert listed == {(route.method, route.path) for route in ROUTES} | plain | {("POST", "/v1/command")}
+    bulk = {("GET", path) for path in log_paths.PATHS}
+    assert listed == {(route.method, route.path) for route in ROUTES} | plain | bulk | {("POST", "/v1/command")}
 
 
 def test_it_lists_every_command_with_all_its_fields(api: dict[str, Any]) -> None:

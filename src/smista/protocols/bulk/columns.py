@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
+CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 COLUMNS = {
     "position": "int64",
     "index": "int32",

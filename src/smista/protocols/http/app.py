@@ -14,7 +14,8 @@ from msgspec import UNSET
 from smista.engine import Broker
 from smista.engine.errors import BrokerClosed
 from smista.errors import BrokerError
-from smista.protocols.http import claim_rows, metrics, octets, openapi, page, rest, routes
+from smista.protocols.bulk.reader import LogReader
+from smista.protocols.http import claim_rows, log_paths, metrics, octets, openapi, page, rest, routes
 from smista.protocols.http.asgi import (
     Disconnected,
     Receive,
@@ -93,7 +94,15 @@ class Neighbour(Protocol):
 class HttpDoor:
     """An ASGI application. Until it has a broker it answers 503 to all but `/healthz`."""
 
-    def __init__(self, *, request_bytes_max: int = 16 << 20, output_bytes_max: int = 16 << 20) -> None:
+    def __init__(
+        self,
+        *,
+        request_bytes_max: int = 16 << 20,
+        output_bytes_max: int = 16 << 20,
+        log_reader: LogReader | None = None,
+    ) -> None:
+        """`log_reader` reads the broker's log in bulk; without, it is as with a log in memory."""
+        self.log_reader = log_reader or LogReader(None)
         self.broker: Broker | None = None
         self._draining = asyncio.Event()
         self._request_bytes_max = request_bytes_max
@@ -143,6 +152,8 @@ class HttpDoor:
                 body = await read_body(receive, self._request_bytes_max)
                 answer = await self._command(scope, came_in, written_in, body, receive)
                 await respond(send, 200, written_in.content_type, written_in.encode(answer))
+            elif path in log_paths.PATHS:
+                await log_paths.answer(scope, written_in, receive, send, self._ready(), self.log_reader)
             elif path.startswith("/v1/") and path not in _OTHER_PATHS:
                 written_in = answer_format(scope, _request_format_or_json(scope))
                 await self._rest(scope, written_in, receive, send)
@@ -217,7 +228,7 @@ class HttpDoor:
                 status = 200 if reason is None else 503
                 await respond(send, status, _TEXT, b"ready\n" if reason is None else f"not ready: {reason}\n".encode())
             case "/metrics":
-                await _respond_metrics(send, await metrics.render_parts(self._ready()))
+                await _respond_metrics(send, await metrics.render_parts(self._ready(), self.log_reader.measures))
             case "/openapi.json":
                 await respond(send, 200, JSON.content_type, _openapi())
             case _:

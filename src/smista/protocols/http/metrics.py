@@ -31,22 +31,23 @@ from smista import __version__
 from smista.engine import Broker
 from smista.engine.errors import LowDisk, LowMemory
 from smista.engine.measures import WAIT_MS, BrokerMeasures, Distribution, QueueMeasures
+from smista.protocols.bulk.reader import BulkMeasures
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 SLICE_S = 0.005
 
 
-async def render(broker: Broker) -> bytes:
+async def render(broker: Broker, bulk: BulkMeasures | None = None) -> bytes:
     """All metrics. The queues are read in slices, the rest of the loop in between."""
-    return b"".join(await render_parts(broker))
+    return b"".join(await render_parts(broker, bulk))
 
 
-async def render_parts(broker: Broker) -> list[bytes]:
+async def render_parts(broker: Broker, bulk: BulkMeasures | None = None) -> list[bytes]:
     """As `render`, in pieces to be sent one after the other: putting 50 MB together takes 35 ms, in which nobody else
     gets a turn. That is 10,000 queues with traffic."""
     measures = broker.measures()
     registry = CollectorRegistry()
-    registry.register(_BrokerCollector(measures))
+    registry.register(_BrokerCollector(measures, bulk or BulkMeasures()))
     ProcessCollector(registry=registry)
     page = _QueuePage()
     end_s = time.perf_counter() + SLICE_S
@@ -64,8 +65,9 @@ async def render_parts(broker: Broker) -> list[bytes]:
 
 
 class _BrokerCollector(Collector):
-    def __init__(self, measures: BrokerMeasures) -> None:
+    def __init__(self, measures: BrokerMeasures, bulk: BulkMeasures) -> None:
         self._measures = measures
+        self._bulk = bulk
 
     def collect(self) -> Iterator[Metric]:
         measures, log = self._measures, self._measures.log
@@ -99,6 +101,13 @@ class _BrokerCollector(Collector):
         yield _gauge("smista_log_durable_position", "The last block that is on disk.", log.durable_position)
         if log.disk_free_bytes is not None:
             yield _gauge("smista_disk_free_bytes", "Free space on the log's disk.", log.disk_free_bytes)
+        bulk = self._bulk
+        yield _gauge("smista_bulk_readers", "Connections on which the log is being read in bulk.", bulk.readers)
+        yield CounterMetricFamily("smista_bulk_rows_total", "Rows of the log that were read in bulk.", bulk.rows_total)
+        yield CounterMetricFamily("smista_bulk_bytes_total", "Bytes that were sent for them.", bulk.bytes_total)
+        yield CounterMetricFamily(
+            "smista_bulk_starts_total", "Starts of the process that reads the log in bulk.", bulk.starts_total
+        )
 
 
 def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:

@@ -14,6 +14,8 @@ import msgspec
 
 from smista import __version__
 from smista.core.settings import _RANGES
+from smista.protocols.bulk.columns import CONTENT_TYPE
+from smista.protocols.http import log_paths
 from smista.protocols.http.commands import COMMANDS
 from smista.protocols.http.commands.base import Choice
 from smista.protocols.http.commands.publishing import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
@@ -33,11 +35,12 @@ _ERRORS = {
     "405": "The method does not go with the path",
     "408": "The request took too long to arrive",
     "409": "The state of things forbids it",
-    "410": "The queue was deleted meanwhile, or the claim is over",
+    "410": "The queue was deleted meanwhile, the claim is over, or that part of the log was dropped",
     "413": "The request or the message is too large",
     "415": "The content type is not known",
     "429": "The queue is full, or too many requests wait on this connection",
     "431": "The headers are too large",
+    "501": "It needs pyarrow, which is not installed where the broker runs",
     "503": "The broker is starting, stopping or has failed, or has too many connections",
     "507": "Disk or memory is low",
 }
@@ -49,13 +52,20 @@ _TAGS = {
     "scheduled": "Scheduled messages",
     "exchange": "Exchanges",
     "claim": "Claims",
+    "log": "The log in bulk",
 }
 
 
 def document() -> bytes:
     """The whole document, as JSON."""
     answer_kinds = {name: _several(kind.answer) for name, kind in COMMANDS.items()}
-    kinds = [*COMMANDS.values(), *(kind for several in answer_kinds.values() for kind in several), ErrorAnswer]
+    log_kinds = [kind for pair in log_paths.PATHS.values() for kind in pair if kind is not None]
+    kinds = [
+        *COMMANDS.values(),
+        *(kind for several in answer_kinds.values() for kind in several),
+        *log_kinds,
+        ErrorAnswer,
+    ]
     schemas, components = msgspec.json.schema_components([*kinds, GivenSettings], ref_template=_REF)
     _complete(components)
     by_kind = dict(zip([*kinds, GivenSettings], schemas, strict=True))
@@ -67,6 +77,7 @@ def document() -> bytes:
         operation = _operation(route, requests[route.command], answers[route.command], settings)
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     paths["/v1/command"] = {"post": _command_operation(requests, answers)}
+    paths |= {path: {"get": _log_operation(path, by_kind, components)} for path in log_paths.PATHS}
     paths |= _plain_paths()
     return msgspec.json.encode(
         {
@@ -284,6 +295,25 @@ def _command_operation(requests: dict[str, Schema], answers: dict[str, Schema]) 
         "parameters": [_idempotency_key()],
         "requestBody": _body({"oneOf": choices}, is_required=True),
         "responses": _responses("200", {"anyOf": unique}),
+    }
+
+
+def _log_operation(path: str, by_kind: dict[Any, Schema], components: dict[str, Schema]) -> dict[str, Any]:
+    query, answer = log_paths.PATHS[path]
+    fields = _resolve(by_kind[query], components)["properties"]
+    content = {"schema": {}} if answer is None else {"schema": by_kind[answer]}
+    responses = _responses("200", {})
+    types = ["application/json", "application/msgpack"] if answer is not None else [CONTENT_TYPE]
+    responses["200"]["content"] = dict.fromkeys(types, content)
+    return {
+        "operationId": f"get{path}".replace("/", "_"),
+        "summary": (inspect.getdoc(query) or "").rstrip("."),
+        "description": "See docs/bulk.md.",
+        "tags": [_TAGS["log"]],
+        "parameters": [
+            {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in fields.items()
+        ],
+        "responses": responses,
     }
 
 

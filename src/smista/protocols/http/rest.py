@@ -31,7 +31,7 @@ def read(route: Route, path_fields: dict[str, str], scope: Scope, body: bytes) -
     """The command that path, query and body give together, and the format in which its fields were written."""
     came_in, given = _body_fields(route, scope, body)
     sources = {"body": given}
-    for place, fields in (("query", _query_fields(route, scope)), ("path", path_fields)):
+    for place, fields in (("query", query_fields(_kinds(route.command), scope)), ("path", path_fields)):
         for name, value in fields.items():
             for other, earlier in sources.items():
                 if name in earlier:
@@ -100,12 +100,16 @@ def _octets(scope: Scope, content_type: bytes | None, body: bytes) -> dict[str, 
 
 @cache
 def _kinds(command: str) -> dict[str, Any]:
-    """The types of a command's fields by name."""
-    return {field.encode_name: field.type for field in msgspec.structs.fields(typing.cast(Any, COMMANDS[command]))}
+    return kinds_of(typing.cast(Any, COMMANDS[command]))
 
 
-def _query_fields(route: Route, scope: Scope) -> dict[str, object]:
-    kinds = _kinds(route.command)
+def kinds_of(structure: type[msgspec.Struct]) -> dict[str, Any]:
+    """The types of a structure's fields by name."""
+    return {field.encode_name: field.type for field in msgspec.structs.fields(structure)}
+
+
+def query_fields(kinds: dict[str, Any], scope: Scope) -> dict[str, object]:
+    """What the query gives for fields of these types."""
     found: dict[str, object] = {}
     pieces = [piece for piece in scope["query_string"].split(b"&") if piece]
     if len(pieces) > QUERY_FIELDS_MAX:

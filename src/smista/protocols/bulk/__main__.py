@@ -1,0 +1,5 @@
+"""`python -m smista.protocols.bulk`: started by the broker, see `reader`."""
+
+from smista.protocols.bulk.process import main
+
+main()

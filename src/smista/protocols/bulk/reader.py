@@ -1,0 +1,260 @@
+"""The broker's side of bulk reading: a process of its own, started with the first request, ended with the broker.
+
+    client ──request──▶ broker ──the client's connection──▶ process ──rows──▶ client
+                                                            │ reads
+                                                         log.db
+
+The connection itself is handed over, so no row passes through the broker. A process that died is started again with the
+next request; a request that it had not yet begun goes to the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import itertools
+import logging
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from smista.engine import Broker
+from smista.protocols.bulk.errors import BulkReaderFailed, LogInMemory, LogPositionDropped, TooManyReaders
+from smista.protocols.bulk.frames import (
+    HEAD,
+    Asked,
+    Done,
+    Learn,
+    MakePlan,
+    Planned,
+    Read,
+    Refused,
+    Taken,
+    Told,
+    decode_told,
+    encode,
+)
+from smista.protocols.bulk.plans import Plan
+from smista.protocols.http.errors import ArrowMissing
+
+READERS_MAX = 64
+"""How many may read at once; each is a thread of the process, with a batch of its own."""
+TRIES = 2
+END_S = 5.0
+BUSY_S = 0.01
+
+logger = logging.getLogger("smista.bulk")
+
+
+class BulkMeasures(msgspec.Struct):
+    """What monitoring asks for; totals since the broker started."""
+
+    readers: int = 0
+    """Connections that rows are being written to."""
+    rows_total: int = 0
+    bytes_total: int = 0
+    starts_total: int = 0
+    """How often the process was started."""
+
+
+class LogReader:
+    """Lives on one loop."""
+
+    def __init__(self, directory: Path | None, *, timeout_s: float = 30.0) -> None:
+        """`directory` is the log's; None for a log that is in memory only. A reader that takes nothing for `timeout_s`
+        is cut off."""
+        self.measures = BulkMeasures()
+        self._directory = directory
+        self._timeout_s = timeout_s
+        self._process: _Process | None = None
+        self._starting = asyncio.Lock()
+        self._ids = itertools.count(1)
+        self._is_closed = False
+
+    def check(self) -> None:
+        """Raise why there can be no bulk reading here."""
+        if self._directory is None:
+            raise LogInMemory(
+                "The log is in memory only, where nobody else can read it; start the server with --data, not --memory."
+            )
+        missing = [name for name in ("pyarrow", "numpy") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ArrowMissing(
+                f"Reading in bulk needs {' and '.join(missing)}, which the broker's Python lacks; run "
+                "pip install 'smista[spark]' (or pip install pyarrow numpy) there."
+            )
+
+    def check_room(self) -> None:
+        if self.measures.readers >= READERS_MAX:
+            raise TooManyReaders(f"{READERS_MAX} readers are reading the log already; try again when one has ended.")
+
+    async def read(self, broker: Broker, request: Read, connection: socket.socket) -> None:
+        """Have the rows written to `connection`, which the process has when this returns."""
+        request.id = next(self._ids)
+        self.measures.readers += 1
+        try:
+            await self._ask(broker, request, connection)
+        except BaseException:
+            self.measures.readers -= 1
+            raise
+
+    async def plan(self, broker: Broker, request: MakePlan) -> Plan:
+        request.id = next(self._ids)
+        told = await self._ask(broker, request, None)
+        if isinstance(told, Refused):
+            kind = LogPositionDropped if told.code == LogPositionDropped.code else BulkReaderFailed
+            raise kind(told.problem)
+        assert isinstance(told, Planned)
+        return told.plan
+
+    async def close(self) -> None:
+        """End the process; whoever is reading is cut off."""
+        self._is_closed = True
+        if self._process is not None:
+            await self._process.close()
+
+    async def _ask(self, broker: Broker, request: Read | MakePlan, connection: socket.socket | None) -> Told:
+        for _ in range(TRIES):
+            process = await self._started(broker)
+            try:
+                await process.teach(broker)
+                return await process.ask(request, connection)
+            except _Gone:
+                continue
+        raise BulkReaderFailed("The process that reads the log in bulk ended twice; the broker's log says why.")
+
+    async def _started(self, broker: Broker) -> _Process:
+        async with self._starting:
+            if self._is_closed:
+                raise BulkReaderFailed("The broker is stopping; ask again in a moment.")
+            if self._process is None or self._process.is_gone:
+                assert self._directory is not None
+                arguments = [str(self._directory), str(broker.ids.broker), str(self._timeout_s)]
+                self._process = await asyncio.to_thread(_Process, arguments, self.measures)
+                self._process.listen()
+                self.measures.starts_total += 1
+            return self._process
+
+
+class _Gone(Exception):
+    """The process has ended."""
+
+
+class _Process:
+    def __init__(self, arguments: list[str], measures: BulkMeasures) -> None:
+        """Takes a few milliseconds."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            command = [sys.executable, "-m", "smista.protocols.bulk", str(theirs.fileno()), *arguments]
+            self._popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        ours.setblocking(False)
+        self.is_gone = False
+        self._is_closing = False
+        self._channel = ours
+        self._measures = measures
+        self._sending = asyncio.Lock()
+        self._waiting: dict[int, asyncio.Future[Told]] = {}
+        self._reading: set[int] = set()
+        """The requests whose connections it has."""
+        self._taught = 0
+        self._listening: asyncio.Task[None] | None = None
+
+    def listen(self) -> None:
+        logger.info("reading the log in bulk", extra={"fields": {"pid": self._popen.pid}})
+        self._listening = asyncio.create_task(self._listen())
+
+    async def teach(self, broker: Broker) -> None:
+        """Tell the names of queues that were made since the last time."""
+        queues = broker.logged_queues(self._taught)
+        if queues:
+            self._taught = max(number for number, _, _ in queues)
+            await self._send(Learn(queues), None)
+
+    async def ask(self, request: Read | MakePlan, connection: socket.socket | None) -> Told:
+        """The answer; raises `_Gone` when there will be none."""
+        answer: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
+        self._waiting[request.id] = answer
+        try:
+            await self._send(request, connection)
+            return await answer
+        finally:
+            self._waiting.pop(request.id, None)
+
+    async def _send(self, asked: Asked, connection: socket.socket | None) -> None:
+        data = encode(asked)
+        async with self._sending:
+            try:
+                await self._send_head(HEAD.pack(len(data), connection is not None), connection)
+                await asyncio.get_running_loop().sock_sendall(self._channel, data)
+            except OSError:
+                raise _Gone from None
+
+    async def _send_head(self, head: bytes, connection: socket.socket | None) -> None:
+        """So few bytes go whole or not at all."""
+        beside = [] if connection is None else [connection.fileno()]
+        while True:
+            if self.is_gone:
+                raise _Gone
+            try:
+                socket.send_fds(self._channel, [head], beside)
+                return
+            except BlockingIOError:
+                await asyncio.sleep(BUSY_S)
+
+    # -- what it tells ------------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        buffer = bytearray()
+        with contextlib.suppress(OSError):
+            while data := await loop.sock_recv(self._channel, 1 << 16):
+                buffer += data
+                while len(buffer) >= HEAD.size:
+                    length, _ = HEAD.unpack_from(buffer)
+                    end = HEAD.size + length
+                    if len(buffer) < end:
+                        break
+                    self._take(decode_told(bytes(buffer[HEAD.size : end])))
+                    del buffer[:end]
+        await self._ended()
+
+    def _take(self, told: Told) -> None:
+        if isinstance(told, Done):
+            self._reading.discard(told.id)
+            self._measures.readers -= 1
+            self._measures.rows_total += told.rows
+            self._measures.bytes_total += told.bytes
+            if told.problem:
+                logger.info("a bulk reader was not read to its end: %s", told.problem)
+            return
+        if isinstance(told, Taken):
+            self._reading.add(told.id)
+        answer = self._waiting.get(told.id)
+        if answer is not None and not answer.done():
+            answer.set_result(told)
+
+    async def _ended(self) -> None:
+        self.is_gone = True
+        self._measures.readers -= len(self._reading)
+        self._reading.clear()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(_Gone())
+        self._channel.close()
+        code = await asyncio.to_thread(self._popen.wait)
+        if not self._is_closing:
+            logger.warning("the process that reads the log in bulk has ended", extra={"fields": {"exit_code": code}})
+
+    async def close(self) -> None:
+        assert self._listening is not None
+        self._is_closing = True
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)
+        done, _ = await asyncio.wait([self._listening], timeout=END_S)
+        if not done:
+            self._popen.kill()
+            await self._listening

@@ -1,0 +1,199 @@
+"""`/v1/log`, `/v1/log/range` and `/v1/log/plan`: the log for those who read it in bulk.
+
+They are no commands, because rows do not go through the broker: the connection on which they were asked for is handed
+over to the process that writes them, see `smista.protocols.bulk`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from http import HTTPStatus
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from smista.core.state import DEFAULT_NAMESPACE
+from smista.engine import Broker
+from smista.errors import BrokerError
+from smista.protocols.bulk.columns import COLUMNS, CONTENT_TYPE, KINDS
+from smista.protocols.bulk.errors import LogPositionDropped, dropped
+from smista.protocols.bulk.frames import MakePlan, Read
+from smista.protocols.bulk.plans import Plan
+from smista.protocols.bulk.reader import LogReader
+from smista.protocols.http import rest
+from smista.protocols.http.asgi import Disconnected, Receive, Scope, Send, read_body, respond
+from smista.protocols.http.errors import STATUS, ErrorAnswer, InvalidRequest, MethodNotAllowed, error_body
+from smista.protocols.http.formats import JSON, Format
+
+HAND_OVER = "smista.hand_over"
+"""The server's own extension of ASGI: gives the connection away."""
+NO_LIMIT = 1 << 62
+PARTITIONS_MAX = 10_000
+
+Position = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=NO_LIMIT)]
+Q = TypeVar("Q", bound=msgspec.Struct)
+
+
+class ReadLog(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, rename={"start": "from", "end": "to"}):
+    """The rows of the blocks from `from` up to, and without, `to`, as an Arrow IPC stream."""
+
+    start: Position | None = None
+    """The first that is kept, where none is given."""
+    end: Position | None = None
+    """The end of the log as it is now, where none is given or it lies beyond."""
+    namespace: str = DEFAULT_NAMESPACE
+    """A name or a pattern such as `*`."""
+    queue: list[str] = []
+    """Names or patterns such as `orders-*`; all queues without."""
+    kind: list[str] = []
+    """All kinds without."""
+    bodies: bool = False
+    """Whether the column `body` is filled."""
+    columns: str | None = None
+    """Names with commas between them; all without."""
+
+
+class ShowRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which blocks of the log can be read."""
+
+    at_ms: Annotated[int, msgspec.Meta(ge=0, le=1 << 52)] | None = None
+    """Asks for the position of the first block written at or after this time."""
+
+
+class PlanRead(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, rename={"start": "from", "end": "to"}):
+    """How far to read within limits, and in which parts."""
+
+    start: Position | None = None
+    end: Position | None = None
+    max_rows: AtLeastOne = NO_LIMIT
+    max_bytes: AtLeastOne = NO_LIMIT
+    min_partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)] = 1
+
+
+class Range(msgspec.Struct, omit_defaults=True):
+    log_id: str
+    """Tells this log from others: a position means nothing in another one."""
+    first: int
+    next: int
+    first_at_ms: int | None
+    next_at_ms: int | None
+    position: int | None = None
+    """The answer to `at_ms`."""
+
+
+PATHS: dict[str, tuple[type[msgspec.Struct], Any]] = {
+    "/v1/log": (ReadLog, None),
+    "/v1/log/range": (ShowRange, Range),
+    "/v1/log/plan": (PlanRead, Plan),
+}
+"""By path what the query is and what the answer is, if it is one of ours."""
+
+
+async def answer(
+    scope: Scope, written_in: Format, receive: Receive, send: Send, broker: Broker, log_reader: LogReader
+) -> None:
+    """Answer a request to one of the paths; raises why it is refused."""
+    if scope["method"] not in ("GET", "HEAD"):
+        raise MethodNotAllowed(scope["method"], ["GET", "HEAD"])
+    if await read_body(receive, 0):
+        raise InvalidRequest("A GET takes no body; say it in the query.")
+    match scope["path"]:
+        case "/v1/log":
+            await _read(_query(ReadLog, scope), scope, send, broker, log_reader)
+            return
+        case "/v1/log/range":
+            found: object = _range(_query(ShowRange, scope), broker)
+        case _:
+            found = await _plan(_query(PlanRead, scope), broker, log_reader)
+    await respond(send, 200, written_in.content_type, written_in.encode(found))
+
+
+def _query(kind: type[Q], scope: Scope) -> Q:
+    fields = rest.query_fields(rest.kinds_of(kind), scope)
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{error}, in the query.") from None
+
+
+def _range(query: ShowRange, broker: Broker) -> Range:
+    kept = broker.log_range()
+    position = None if query.at_ms is None else max(kept.first, broker.log_position_at(query.at_ms))
+    return Range(broker.ids.log_id, kept.first, kept.next, kept.first_at_ms, kept.next_at_ms, position)
+
+
+async def _plan(query: PlanRead, broker: Broker, log_reader: LogReader) -> Plan:
+    log_reader.check()
+    start, end = await _bounds(query.start, query.end, broker)
+    if start == end:
+        return Plan(start, end, partitions=[])
+    request = MakePlan(0, start, end, query.max_rows, query.max_bytes, query.min_partitions)
+    return await log_reader.plan(broker, request)
+
+
+async def _bounds(start: int | None, end: int | None, broker: Broker) -> tuple[int, int]:
+    """The range within what is kept and durable. Everything that was done before the request is in it."""
+    await broker.durable()
+    kept = broker.log_range()
+    start = kept.first if start is None else start
+    if start < kept.first:
+        raise LogPositionDropped(dropped(start, kept.first))
+    if start > kept.next:
+        raise InvalidRequest(
+            f"Block {start} is not written yet, the next is {kept.next}; was the position given by another broker? "
+            "/v1/log/range tells which log this is."
+        )
+    end = kept.next if end is None else min(end, kept.next)
+    if end < start:
+        raise InvalidRequest(f"`to` is {end} and lies before `from`, which is {start}.")
+    return start, end
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+async def _read(query: ReadLog, scope: Scope, send: Send, broker: Broker, log_reader: LogReader) -> None:
+    log_reader.check()
+    columns = [name.strip() for name in query.columns.split(",")] if query.columns is not None else list(COLUMNS)
+    columns, kinds = _known("columns", columns, COLUMNS), _known("kind", query.kind or list(KINDS), KINDS)
+    start, end = await _bounds(query.start, query.end, broker)
+    if scope["method"] == "HEAD":
+        await respond(send, 200, CONTENT_TYPE.encode(), b"")
+        return
+    log_reader.check_room()
+    is_chunked = scope["http_version"] != "1.0"
+    request = Read(0, start, end, columns, kinds, query.namespace, query.queue, query.bodies, is_chunked)
+    connection = await _connection(scope)
+    with connection:
+        try:
+            await log_reader.read(broker, request, connection)
+        except BrokerError as error:
+            # The server has given the connection away, so that it falls to us to say it.
+            _say(connection, error)
+
+
+def _known(field: str, names: list[str], known: Iterable[str]) -> list[str]:
+    for name in names:
+        if name not in known:
+            raise InvalidRequest(f"`{field}` has {name!r:.100}, which is none; there are {', '.join(known)}.")
+    return names
+
+
+async def _connection(scope: Scope) -> socket.socket:
+    hand_over: Callable[[], Awaitable[socket.socket]] = scope["extensions"].pop(HAND_OVER)["call"]
+    try:
+        return await hand_over()
+    except ConnectionResetError:
+        raise Disconnected from None
+
+
+def _say(connection: socket.socket, error: BrokerError) -> None:
+    """Answer on a connection that the server has given away. So few bytes fit what the kernel keeps for it."""
+    status = HTTPStatus(STATUS[error.code])
+    body = JSON.encode(ErrorAnswer(error_body(error)))
+    head = f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    with contextlib.suppress(OSError):
+        connection.send(f"{head}connection: close\r\n\r\n".encode() + body)
