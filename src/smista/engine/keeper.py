@@ -25,6 +25,10 @@ from smista.log import Log
 from smista.log.errors import LogDamaged, LogDropped, LogError
 
 DROPPED_AT_ONCE = 16
+LAZY_S = 0.002
+"""How long notes that nobody waits for, deliveries and unconfirmed acknowledgements, may stay out of the log. They go
+with the next block that somebody waits for, which would else wait for a sync of theirs: with one message in flight a
+publish took two syncs instead of one."""
 
 
 class Keeper:
@@ -49,7 +53,7 @@ class Keeper:
         self.failure: BaseException | None = None
         self.recorder = Recorder(
             log.next_position,
-            on_first=self._seal_soon,
+            on_first=self._seal_some_time,
             on_settled=on_settled,
             read_body=self._read_body,
         )
@@ -75,6 +79,9 @@ class Keeper:
         self._is_closed = False
         self._is_reclaiming = False
         self._is_seal_planned = False
+        self._is_awaited = False
+        """Somebody waits for the block that is being filled."""
+        self._lazy_timer: asyncio.TimerHandle | None = None
         self._watch_timer = self._loop.call_later(0, self._look_around)
         note_opened(self.recorder, state, clock)
 
@@ -95,8 +102,11 @@ class Keeper:
 
     def durable(self) -> asyncio.Future[None]:
         """Done when everything noted so far is on disk."""
-        position = self.recorder.position if self.recorder.parts else self._committer.submitted_position
-        return self._committer.wait_for(position)
+        if not self.recorder.parts:
+            return self._committer.wait_for(self._committer.submitted_position)
+        self._is_awaited = True
+        self._seal_soon()
+        return self._committer.wait_for(self.recorder.position)
 
     def seal_if_large(self) -> None:
         if self.recorder.bytes >= self._settings.block_bytes_max:
@@ -186,6 +196,14 @@ class Keeper:
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 
+    def _seal_some_time(self) -> None:
+        """A block has got its first note: it is written in a while even if nobody ever waits for it."""
+        self._lazy_timer = self._loop.call_later(LAZY_S, self._seal_unawaited)
+
+    def _seal_unawaited(self) -> None:
+        self._is_awaited = True
+        self._seal_if_idle()
+
     def _seal_soon(self) -> None:
         if not self._is_seal_planned:
             self._is_seal_planned = True
@@ -193,10 +211,14 @@ class Keeper:
 
     def _seal_if_idle(self) -> None:
         self._is_seal_planned = False
-        if self.recorder.parts and self._committer.is_idle and self.failure is None:
+        if self._is_awaited and self.recorder.parts and self._committer.is_idle and self.failure is None:
             self._seal()
 
     def _seal(self) -> None:
+        self._is_awaited = False
+        if self._lazy_timer is not None:
+            self._lazy_timer.cancel()
+            self._lazy_timer = None
         position = self.recorder.position
         now_ms = self._clock.now_ms()
         block = self.recorder.seal(now_ms)
@@ -206,8 +228,7 @@ class Keeper:
 
     def _block_durable(self, position: int) -> None:
         self._paging.block_durable(position)
-        if self.recorder.parts and self._committer.is_idle:
-            self._seal()
+        self._seal_if_idle()
         if not self._is_reclaiming and not self._is_closed and self._reclaimer.next_block() is not None:
             self._is_reclaiming = True
             self._spawn(self._reclaim())
