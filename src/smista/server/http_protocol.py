@@ -106,6 +106,8 @@ class HttpProtocol(HttpToolsProtocol):
         self.content_bytes = 0
         """The length that the request says its body has."""
         self.body_bytes = 0
+        self.is_staging = False
+        """Whether the body is a stream to be staged, which may be longer than others."""
         self.window_bytes = 0
         """How long the body was when the present stretch of `body_timeout_s` began."""
         self.running: RequestResponseCycle | None = None
@@ -202,8 +204,8 @@ class HttpProtocol(HttpToolsProtocol):
         settings = self.settings
         if self.head_bytes > settings.header_bytes_max and self._read_head_bytes() > settings.header_bytes_max:
             self._stop(refusals.headers_too_large(settings.header_bytes_max))
-        if self.content_bytes > settings.request_bytes_max:
-            self._stop(refusals.request_too_large(settings.request_bytes_max))
+        self.is_staging = self.url.startswith(b"/v1/staged/")
+        self._check_size(self.content_bytes)
         if len(self.pipeline) >= PIPELINE_MAX:
             self._stop(refusals.too_many_requests_waiting(PIPELINE_MAX))
         if self.parser.should_upgrade() and self._should_upgrade():
@@ -218,14 +220,19 @@ class HttpProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self.head_bytes = 0
         self.body_bytes += len(body)
-        if self.body_bytes > self.settings.request_bytes_max:
-            self._stop(refusals.request_too_large(self.settings.request_bytes_max))
+        self._check_size(self.body_bytes)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self.phase = IDLE
         self.head_bytes = 0
+
+    def _check_size(self, size: int) -> None:
+        settings = self.settings
+        if size > (settings.staged_bytes_max if self.is_staging else settings.request_bytes_max):
+            setting = "staged_bytes_max" if self.is_staging else "request_bytes_max"
+            self._stop(refusals.request_too_large(getattr(settings, setting), setting))
 
     def _stop(self, refusal: Refusal) -> NoReturn:
         self.refusal = refusal

@@ -63,11 +63,11 @@ def headers_too_large(header_bytes_max: int) -> Refusal:
     )
 
 
-def request_too_large(request_bytes_max: int) -> Refusal:
+def request_too_large(bytes_max: int, setting: str = "request_bytes_max") -> Refusal:
     return Refusal(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         "request_too_large",
-        f"The body is over {request_bytes_max} bytes; send it in parts, or raise request_bytes_max.",
+        f"The body is over {bytes_max} bytes; send it in parts, or raise {setting}.",
     )
 
 

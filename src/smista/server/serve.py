@@ -77,6 +77,9 @@ class Server:
             request_bytes_max=settings.request_bytes_max,
             output_bytes_max=settings.output_bytes_max,
             log_reader=self._log_reader,
+            staged_folder=None if settings.memory else Path(settings.data) / "staged",
+            staged_bytes_max=settings.staged_bytes_max,
+            staged_expires_ms=settings.staged_expires_ms,
         )
         self._door.sqs = self._sqs = SqsDoor(lambda: self._door.broker, self._sqs_settings())
 
@@ -91,6 +94,7 @@ class Server:
             if broker is None:
                 return 0
             self._door.broker = broker
+            self._door.staging.start()
             self._sqs.resume(broker)
             amqp = AmqpDoor(broker, self._amqp_settings())
             amqp_server = await asyncio.get_running_loop().create_server(
@@ -197,6 +201,7 @@ class Server:
         with contextlib.suppress(asyncio.CancelledError):
             await serving
         await self._log_reader.close()
+        await self._door.staging.close()
         await broker.close()
         logger.info("stopped")
 

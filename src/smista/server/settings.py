@@ -52,6 +52,10 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     """The longest head of a request, request line and headers; a longer one is answered 431."""
     request_bytes_max: int = 16 * MIB
     """The longest body of a request; a longer one is answered 413, before it is read if it says its length."""
+    staged_bytes_max: int = 1024 * MIB
+    """The longest stream of Arrow that is staged at once; a longer one is answered 413."""
+    staged_expires_ms: int = 3_600_000
+    """What was staged and nobody has committed after this long is discarded."""
     header_timeout_s: float = 10.0
     """How long the head of a request may take, from its first byte or from connecting; then it is answered 408."""
     body_timeout_s: float = 30.0
@@ -101,6 +105,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "connections_max": (1, 1_000_000),
     "header_bytes_max": (256, MIB),
     "request_bytes_max": (KIB, 1 << 31),
+    "staged_bytes_max": (KIB, 1 << 40),
+    "staged_expires_ms": (1, 1 << 52),
     "header_timeout_s": _TIMEOUT,
     "body_timeout_s": _TIMEOUT,
     "keep_alive_s": _TIMEOUT,
@@ -117,6 +123,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "waiting_bytes_max": _BYTES,
     "disk_free_bytes_min": (0, 1 << 50),
     "memory_bytes_max": _BYTES,
+    "claim_session_ms": (1, 1 << 52),
     "watch_interval_s": (0.01, 3_600.0),
 }
 

@@ -225,12 +225,13 @@ def test_another_session_is_fenced(spark: Spark) -> None:
 
 
 def test_the_next_claim_is_waited_for(http: Caller) -> None:
-    spark = Spark(http.another(), http.new_queue())
+    spark = Spark(http, http.new_queue())
     found: list[dict[str, Any]] = []
     waiting = threading.Thread(target=lambda: found.append(spark.claim(0, wait_ms=20_000)))
     waiting.start()
     time.sleep(0.05)
-    http.publish(spark.queue, "late")
+    with http.another() as other:
+        other.publish(spark.queue, "late")
     waiting.join()
     assert (found[0]["number"], found[0]["rows"]) == (1, 1)
     assert spark.claim(1, wait_ms=30) == {"number": 1, "rows": 0}
@@ -314,7 +315,7 @@ def test_two_readers_get_their_slices_of_a_large_claim_while_others_are_served(h
 
     def read(start: int) -> None:
         with http.another() as mine:
-            found[start] = rows_of(mine, queue, 1, **{"from": start, "to": start + 10_000})
+            found[start] = rows_of(mine, queue, 1, "spark", **{"from": start, "to": start + 10_000})
 
     readers = [threading.Thread(target=read, args=(start,)) for start in (0, 10_000)]
     for reader in readers:
@@ -338,7 +339,8 @@ def test_a_reader_that_goes_away_is_no_trouble(spark: Spark, server: ServerProce
     other.claim(0, 5_000)
     connection = http.client.HTTPConnection(*spark.http.address)
     connection.request("GET", f"/v1/queues/{queue}/claims/spark/1")
-    assert connection.getresponse().read(100)
+    with connection.getresponse() as response:
+        assert response.read(100)
     connection.close()
     assert other.read(1).num_rows == 5_000
     assert tracebacks(server, since) == ""

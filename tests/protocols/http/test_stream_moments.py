@@ -13,6 +13,7 @@ import pytest
 from smista.engine import Broker, BrokerSettings, Publication
 from smista.log import MemoryLog
 from smista.protocols.http.formats import JSON
+from smista.protocols.http.staging import Staging
 from smista.protocols.http.stream import Stream
 
 
@@ -41,7 +42,15 @@ class Peer:
     def __init__(self, broker: Broker) -> None:
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._frames: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.stream = Stream(broker, JSON, self._events.get, self._send, peer="test", output_bytes_max=1 << 20)
+        self.stream = Stream(
+            broker,
+            Staging(lambda: broker, None),
+            JSON,
+            self._events.get,
+            self._send,
+            peer="test",
+            output_bytes_max=1 << 20,
+        )
         self.running = asyncio.create_task(self.stream.run())
 
     async def _send(self, event: Any) -> None:

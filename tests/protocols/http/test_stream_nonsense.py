@@ -16,6 +16,7 @@ from smista.engine import Broker
 from smista.log import MemoryLog
 from smista.protocols.http.commands import COMMANDS
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Format
+from smista.protocols.http.staging import Staging
 from smista.protocols.http.stream import Stream
 from smista.protocols.http.stream_frames import STREAM_COMMANDS
 
@@ -100,7 +101,15 @@ async def test_no_request_is_a_fault_of_ours(spoken: Format, seed: int) -> None:
     drawer = Drawer(spoken, seed)
     decode = msgspec.json.decode if spoken is JSON else msgspec.msgpack.decode
     async with await Broker.open(MemoryLog()) as broker:
-        stream = Stream(broker, spoken, events.get, send, peer="test", output_bytes_max=1 << 20)
+        stream = Stream(
+            broker,
+            Staging(lambda: broker, None),
+            spoken,
+            events.get,
+            send,
+            peer="test",
+            output_bytes_max=1 << 20,
+        )
         running = asyncio.create_task(stream.run())
         for number in range(COUNT):
             command, payload = drawer.request()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from functools import lru_cache
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -15,7 +16,7 @@ from smista.engine import Broker
 from smista.engine.errors import BrokerClosed
 from smista.errors import BrokerError
 from smista.protocols.bulk.reader import LogReader
-from smista.protocols.http import claim_rows, log_paths, metrics, octets, openapi, page, rest, routes
+from smista.protocols.http import claim_rows, log_paths, metrics, octets, openapi, page, rest, routes, staged_put
 from smista.protocols.http.asgi import (
     Disconnected,
     Receive,
@@ -59,6 +60,7 @@ from smista.protocols.http.errors import (
 )
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
 from smista.protocols.http.messages import MessageView
+from smista.protocols.http.staging import Staging
 from smista.protocols.http.stream import Stream
 
 logger = logging.getLogger("smista.http")
@@ -100,9 +102,14 @@ class HttpDoor:
         request_bytes_max: int = 16 << 20,
         output_bytes_max: int = 16 << 20,
         log_reader: LogReader | None = None,
+        staged_folder: Path | None = None,
+        staged_bytes_max: int = 1 << 30,
+        staged_expires_ms: int = 3_600_000,
     ) -> None:
         """`log_reader` reads the broker's log in bulk; without, it is as with a log in memory."""
         self.log_reader = log_reader or LogReader(None)
+        self.staging = Staging(self._ready, staged_folder, expires_ms=staged_expires_ms)
+        self._staged_bytes_max = staged_bytes_max
         self.broker: Broker | None = None
         self._draining = asyncio.Event()
         self._request_bytes_max = request_bytes_max
@@ -171,7 +178,7 @@ class HttpDoor:
         if decode is None:
             raise unknown_command(request.command)
         command = decode(request.payload if len(bytes(request.payload)) else _EMPTY[came_in])
-        return await self._run(command, scope, Door(self._ready(), came_in, written_in), receive)
+        return await self._run(command, scope, Door(self._ready(), self.staging, came_in, written_in), receive)
 
     async def _run(self, command: Runnable, scope: Scope, door: Door, receive: Receive) -> object:
         if isinstance(command, (Publish, PublishToExchange, PublishBatch)):
@@ -194,6 +201,11 @@ class HttpDoor:
         if rows is not None:
             await claim_rows.respond_rows(self._ready(), rows, receive, send, has_body=scope["method"] == "GET")
             return
+        stage = staged_put.asks_to_stage(scope)
+        if stage is not None:
+            staged = await staged_put.stage(self.staging, stage, scope, receive, self._staged_bytes_max)
+            await respond(send, 200, written_in.content_type, written_in.encode(staged))
+            return
         route, path_fields = routes.find(scope["method"], scope.get("raw_path") or scope["path"].encode())
         check_length(scope, self._request_bytes_max)
         body = await read_body(receive, self._request_bytes_max)
@@ -203,7 +215,7 @@ class HttpDoor:
             if command.limit != 1:
                 raise InvalidRequest("`limit` is 1 where a message is asked for as octets; leave it out.")
             command.raw = True
-        answer = await self._run(command, scope, Door(self._ready(), came_in, written_in), receive)
+        answer = await self._run(command, scope, Door(self._ready(), self.staging, came_in, written_in), receive)
         if is_octets:
             await octets.respond_message(send, answer)
             return
@@ -259,6 +271,7 @@ class HttpDoor:
         await send({"type": "websocket.accept", "subprotocol": chosen})
         stream = Stream(
             broker,
+            self.staging,
             STREAM_FORMATS[chosen or "smista.json"],
             receive,
             send,

@@ -22,13 +22,11 @@ from smista.engine.claiming import ClaimedRows
 from smista.engine.ids import Ids
 from smista.errors import BrokerError
 from smista.protocols import properties
-from smista.protocols.http import arrow, routes
+from smista.protocols.http import arrow, rest, routes
 from smista.protocols.http.asgi import Disconnected, Receive, Scope, Send, read_body
 from smista.protocols.http.commands.base import Name
 from smista.protocols.http.commands.claims import Number, Session
 from smista.protocols.http.errors import InvalidRequest
-from smista.protocols.http.formats import explained
-from smista.protocols.http.rest import query_texts
 from smista.protocols.http.routes import Route
 
 logger = logging.getLogger("smista.http")
@@ -55,11 +53,7 @@ def asks_for_rows(scope: Scope) -> ClaimSlice | None:
     path_fields = routes.match(route, scope.get("raw_path") or scope["path"].encode())
     if path_fields is None or scope["method"] not in ("GET", "HEAD"):
         return None
-    fields = path_fields | query_texts(scope, path_fields)
-    try:
-        return msgspec.convert(fields, ClaimSlice, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{explained(error, 'the query')}.") from None
+    return rest.named(ClaimSlice, path_fields, scope)
 
 
 async def respond_rows(broker: Broker, wanted: ClaimSlice, receive: Receive, send: Send, *, has_body: bool) -> None:

@@ -10,6 +10,9 @@ BrokerError
     ├── RequestTooLarge
     ├── UnsupportedMediaType
     ├── ArrowMissing
+    ├── StageNotFound
+    ├── StageBusy
+    ├── StageDamaged
     └── TooManyRequests
 """
 
@@ -68,6 +71,24 @@ class ArrowMissing(RequestError):
     code = "arrow_missing"
 
 
+class StageNotFound(RequestError):
+    """A commit names a part that is not staged."""
+
+    code = "stage_not_found"
+
+
+class StageBusy(RequestError):
+    """The batch is being committed."""
+
+    code = "stage_busy"
+
+
+class StageDamaged(RequestError):
+    """What was staged is not what is on disk."""
+
+    code = "stage_damaged"
+
+
 class TooManyRequests(RequestError):
     """More in flight on one connection than it may have."""
 
@@ -119,6 +140,9 @@ STATUS = {
     "queue_not_empty": 409,
     "queue_not_found": 404,
     "request_too_large": 413,
+    "stage_busy": 409,
+    "stage_damaged": 500,
+    "stage_not_found": 404,
     "stale_receipt": 409,
     "too_many_readers": 429,
     "too_many_requests": 429,

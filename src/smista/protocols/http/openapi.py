@@ -52,6 +52,7 @@ _TAGS = {
     "scheduled": "Scheduled messages",
     "exchange": "Exchanges",
     "claim": "Claims",
+    "staged": "Staged publishes",
     "log": "The log in bulk",
 }
 

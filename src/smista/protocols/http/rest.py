@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Container
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -15,8 +14,10 @@ from smista.protocols.http.asgi import Scope, format_of, header, text_of, unsupp
 from smista.protocols.http.commands import COMMANDS, DECODERS
 from smista.protocols.http.commands.base import Runnable
 from smista.protocols.http.errors import InvalidRequest
-from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
+from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format, explained
 from smista.protocols.http.routes import Route
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 HEADER_PREFIX = b"smista-header-"
 TAKES_OCTETS = ("queue.publish", "exchange.publish")
@@ -108,6 +109,17 @@ def kinds_of(structure: type[msgspec.Struct]) -> dict[str, Any]:
     return {field.encode_name: field.type for field in msgspec.structs.fields(structure)}
 
 
+def named(structure: type[T], path_fields: dict[str, str], scope: Scope) -> T:
+    """What path and query give together, where a request is not for a command."""
+    found = query_fields(kinds_of(structure), scope)
+    for name in path_fields.keys() & found.keys():
+        raise InvalidRequest(f"`{name}` is given twice, in the query and in the path.")
+    try:
+        return msgspec.convert({**found, **path_fields}, structure, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{explained(error, 'the request')}.") from None
+
+
 def query_fields(kinds: dict[str, Any], scope: Scope) -> dict[str, object]:
     """What the query gives for fields of these types."""
     found: dict[str, object] = {}
@@ -125,17 +137,6 @@ def query_fields(kinds: dict[str, Any], scope: Scope) -> dict[str, object]:
             found[name] = [*typing.cast(list[object], found[name]), *value]
         else:
             raise InvalidRequest(f"`{name}` is given twice in the query.")
-    return found
-
-
-def query_texts(scope: Scope, others: Container[str] = ()) -> dict[str, str]:
-    """The fields of a query as they are written; each may be given once, and not in the path as well (`others`)."""
-    found: dict[str, str] = {}
-    for piece in [piece for piece in scope["query_string"].split(b"&") if piece][: QUERY_FIELDS_MAX + 1]:
-        name, text = map(_unescaped, piece.partition(b"=")[::2])
-        if name in found or name in others:
-            raise InvalidRequest(f"`{name[:100]}` is given twice.")
-        found[name] = text
     return found
 
 

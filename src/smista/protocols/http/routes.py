@@ -74,6 +74,8 @@ ROUTES = (
     Route("POST", f"{_CLAIMS}/{{consumer}}/acknowledge", "claim.acknowledge", "fields"),
     Route("POST", f"{_CLAIMS}/{{consumer}}/heartbeat", "claim.heartbeat", "fields"),
     Route("POST", f"{_CLAIMS}/{{consumer}}/release", "claim.release", "fields"),
+    Route("POST", "/v1/staged/{job}/{batch}/commit", "staged.commit", "fields"),
+    Route("DELETE", "/v1/staged/{job}/{batch}", "staged.discard"),
     Route("GET", "/v1/exchanges", "exchange.list"),
     Route("PUT", _EXCHANGE, "exchange.declare", "fields"),
     Route("DELETE", _EXCHANGE, "exchange.delete"),

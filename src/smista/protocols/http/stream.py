@@ -31,12 +31,14 @@ from smista.engine.errors import BrokerClosed
 from smista.errors import BrokerError
 from smista.protocols.http.asgi import Event, Receive, Send
 from smista.protocols.http.commands import DECODERS, Door
+from smista.protocols.http.commands.claims import MakeClaim
 from smista.protocols.http.commands.dead_letters import RedriveDeadLetters
 from smista.protocols.http.commands.receiving import Consume
 from smista.protocols.http.commands.receiving import Receive as ReceiveCommand
 from smista.protocols.http.errors import ErrorBody, TooManyRequests, UnknownCommand, error_body
 from smista.protocols.http.formats import JSON, Format
 from smista.protocols.http.outbox import Outbox
+from smista.protocols.http.staging import Staging
 from smista.protocols.http.stream_frames import (
     NO_PAYLOAD,
     OWN_DECODERS,
@@ -61,9 +63,21 @@ AT_ONCE = 100
 INTERNAL_ERROR = ErrorBody("internal_error", "The broker is at fault; its log says more. Nothing was confirmed.")
 
 _NOTHING = msgspec.Raw()
-_SLOW_COMMANDS = frozenset(("queue.consume", "queue.receive", "dlq.retry", "dlq.purge"))
+_SLOW_COMMANDS = frozenset(
+    (
+        "queue.consume",
+        "queue.receive",
+        "dlq.retry",
+        "dlq.purge",
+        "claim.make",
+        "claim.acknowledge",
+        "claim.release",
+        "staged.commit",
+        "staged.discard",
+    )
+)
 """They do not do all they do in their first step: in an array, the next request waits for them."""
-_MAY_WAIT: frozenset[type] = frozenset((ReceiveCommand, Consume, RedriveDeadLetters))
+_MAY_WAIT: frozenset[type] = frozenset((ReceiveCommand, Consume, MakeClaim, RedriveDeadLetters))
 
 
 class Budget:
@@ -79,6 +93,7 @@ class Stream:
     def __init__(
         self,
         broker: Broker,
+        staging: Staging,
         spoken: Format,
         receive: Receive,
         send: Send,
@@ -90,7 +105,7 @@ class Stream:
         self._format = spoken
         self._decoders = DECODERS[spoken]
         self._own_decoders = OWN_DECODERS[spoken]
-        self._door = Door(broker, spoken, spoken)
+        self._door = Door(broker, staging, spoken, spoken)
         self._receive = receive
         self._output_bytes_max = output_bytes_max
         self._outbox = Outbox(send, is_text=spoken is JSON, bytes_max=output_bytes_max, on_room=self._make_room)
@@ -302,7 +317,7 @@ def _in_order(requests: list[StreamRequest]) -> Iterator[list[StreamRequest]]:
 def _waits(command: object) -> bool:
     """Whether it waits for something to happen."""
     match command:
-        case ReceiveCommand():
+        case ReceiveCommand() | MakeClaim():
             return command.wait_ms > 0
         case Consume():
             return command.timeout > 0

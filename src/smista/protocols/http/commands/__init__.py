@@ -10,6 +10,7 @@ from smista.protocols.http.commands import (
     queues,
     receiving,
     scheduled,
+    staged,
 )
 from smista.protocols.http.commands.base import COMMANDS, DECODERS, Command, Door
 
@@ -27,4 +28,5 @@ __all__ = [
     "queues",
     "receiving",
     "scheduled",
+    "staged",
 ]

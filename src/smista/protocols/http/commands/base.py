@@ -6,7 +6,7 @@ class says what it answers. `/v1/command`, REST, the stream and `/openapi.json` 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -15,6 +15,9 @@ from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine import Broker
 from smista.protocols.http.errors import InvalidRequest
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
+
+if TYPE_CHECKING:
+    from smista.protocols.http.staging import Staging
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=1 << 52)]
@@ -44,12 +47,14 @@ def _is_absent(value: object) -> bool:
 
 
 class Door:
-    """Where a command came from: the broker it is for, and the formats it came in and is answered in."""
+    """Where a command came from: the broker it is for, what is staged, and the formats it came in and is answered
+    in."""
 
-    __slots__ = ("answer_format", "broker", "request_format")
+    __slots__ = ("answer_format", "broker", "request_format", "staging")
 
-    def __init__(self, broker: Broker, request_format: Format, answer_format: Format) -> None:
+    def __init__(self, broker: Broker, staging: Staging, request_format: Format, answer_format: Format) -> None:
         self.broker = broker
+        self.staging = staging
         self.request_format = request_format
         self.answer_format = answer_format
 

@@ -1,0 +1,69 @@
+"""Staged publishes: what tasks have staged as Arrow is committed, or discarded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from smista.protocols.http.commands.base import Choice, Command, Door, Name, command
+
+StageName = Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9._-]*$")]
+StageNumber = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class CommitAnswer(msgspec.Struct):
+    published: int
+    """Messages that were stored, by this commit or, where it is repeated, by the first."""
+    repeated: bool
+    """Whether the batch had been committed before, so that nothing was done."""
+    duplicates: int
+    """Rows whose `id` the queue had seen."""
+    unrouted: int
+    """Rows that the exchange led nowhere."""
+
+
+@command
+class CommitStaged(Command, kw_only=True):
+    """Publish all rows of the parts that are named, or nothing; once, however often it is asked for."""
+
+    name: ClassVar[str] = "staged.commit"
+    answer: ClassVar[Any] = CommitAnswer
+    choices: ClassVar[tuple[Choice, ...]] = (Choice(("queue", "exchange")),)
+
+    job: StageName
+    batch: StageName
+    parts: Annotated[list[tuple[StageNumber, StageNumber]], msgspec.Meta(max_length=100_000)]
+    queue: Name | None = None
+    exchange: Annotated[str, msgspec.Meta(max_length=255)] | None = None
+
+    async def run(self, door: Door) -> CommitAnswer:
+        self.check_choices()
+        done = await door.staging.commit(
+            self.job,
+            self.batch,
+            self.parts,
+            queue=self.queue,
+            exchange=self.exchange,
+            namespace=self.namespace,
+        )
+        return CommitAnswer(done.published, done.is_repeated, done.duplicates, done.unrouted)
+
+
+class Discarded(msgspec.Struct):
+    discarded: int
+    """How many parts were staged."""
+
+
+@command
+class DiscardStaged(Command, kw_only=True):
+    """Remove what was staged for a batch and not committed."""
+
+    name: ClassVar[str] = "staged.discard"
+    answer: ClassVar[Any] = Discarded
+
+    job: StageName
+    batch: StageName
+
+    async def run(self, door: Door) -> Discarded:
+        return Discarded(await door.staging.discard(self.job, self.batch))

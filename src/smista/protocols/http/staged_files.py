@@ -1,0 +1,164 @@
+"""What is staged, as files below the data folder, one for each attempt of each partition:
+
+    staged/job-JOB/batch-BATCH/PARTITION.ATTEMPT         a head of 64 bytes, then the stream of Arrow as it came
+
+The head says what the stream holds and has its CRC. A file gets its name when it is whole, checked and synced, so
+whatever has a name can be published; what a crash left behind has another and is swept away. Every call here blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+import time
+import uuid
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from smista.core.staging import Load
+from smista.log import files
+from smista.protocols.http.errors import InvalidRequest, StageDamaged, StageNotFound
+
+HEAD_BYTES = 64
+_HEAD = struct.Struct("<8sIQQQI")
+_MAGIC = b"smstage1"
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_READ_BYTES = 1 << 20
+
+
+class Stage(NamedTuple):
+    """Names one attempt of one partition of a batch."""
+
+    job: str
+    batch: str
+    partition: int
+    attempt: int
+
+
+class Head(NamedTuple):
+    crc: int
+    load: Load
+
+
+def check_name(kind: str, name: str) -> None:
+    """Both are part of a path."""
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(f"`{kind}` is {name!r:.120}; give 1 to 100 letters, digits, dots, dashes or underscores.")
+
+
+class StagedFiles:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def batch_folder(self, job: str, batch: str) -> Path:
+        check_name("job", job)
+        check_name("batch", batch)
+        # With these in front no name means another folder.
+        return self.folder / f"job-{job}" / f"batch-{batch}"
+
+    def path(self, stage: Stage) -> Path:
+        return self.batch_folder(stage.job, stage.batch) / f"{stage.partition}.{stage.attempt}"
+
+    def head(self, stage: Stage) -> Head:
+        """What a staged file says of itself; raises `StageNotFound`."""
+        try:
+            with self.path(stage).open("rb") as file:
+                data = file.read(HEAD_BYTES)
+        except FileNotFoundError:
+            raise StageNotFound(
+                f"Partition {stage.partition}, attempt {stage.attempt} of batch {stage.batch} of job {stage.job!r} is "
+                "not staged: it never was, or was discarded because nobody committed it in time. Stage it again."
+            ) from None
+        if len(data) < HEAD_BYTES or data[: len(_MAGIC)] != _MAGIC:
+            raise _damaged(stage)
+        _, crc, *numbers = _HEAD.unpack_from(data)
+        return Head(crc, Load(*numbers))
+
+    def verify(self, stage: Stage, crc: int) -> None:
+        """Read all of a file and raise `StageDamaged` unless it holds the very bytes that were staged."""
+        found = 0
+        with self.path(stage).open("rb") as file:
+            file.seek(HEAD_BYTES)
+            while chunk := file.read(_READ_BYTES):
+                found = zlib.crc32(chunk, found)
+        if found != crc:
+            raise _damaged(stage)
+
+    def discard(self, job: str, batch: str) -> int:
+        """Remove all of a batch; returns how many files that were."""
+        folder = self.batch_folder(job, batch)
+        try:
+            count = sum(not name.name.startswith(".") for name in folder.iterdir())
+        except FileNotFoundError:
+            return 0
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.parent.rmdir()
+        except OSError:
+            return count  # the job has other batches
+        return count
+
+    def batches(self) -> list[tuple[str, str, float]]:
+        """Job, batch and age in seconds, since something was last staged, of all that is there."""
+        found = []
+        for folder in self.folder.glob("job-*/batch-*"):
+            try:
+                age_s = time.time() - folder.stat().st_mtime
+            except FileNotFoundError:
+                continue
+            found.append((folder.parent.name.removeprefix("job-"), folder.name.removeprefix("batch-"), age_s))
+        return found
+
+
+class StageWriter:
+    """A file that is being staged. `finish` or `abort` ends it."""
+
+    def __init__(self, staged: StagedFiles, stage: Stage) -> None:
+        self._path = staged.path(stage)
+        _make_folder(self._path.parent)
+        self.part = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
+        self._file = self.part.open("wb")
+        self._file.write(bytes(HEAD_BYTES))
+        self._crc = 0
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._crc = zlib.crc32(data, self._crc)
+
+    def flush(self) -> None:
+        """All that was written can be read by its name from now on."""
+        self._file.flush()
+
+    def finish(self, load: Load) -> None:
+        """It was found good: give it its head and its name, for good."""
+        head = _HEAD.pack(_MAGIC, self._crc, load.rows, load.body_bytes, load.body_bytes_max, load.priority_max)
+        self._file.seek(0)
+        self._file.write(head)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        files.rename(self.part, self._path)
+        files.sync_directory(self._path.parent)
+
+    def abort(self) -> None:
+        self._file.close()
+        self.part.unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    files.sync_directory(folder.parent)
+
+
+def _damaged(stage: Stage) -> StageDamaged:
+    return StageDamaged(
+        f"What was staged as partition {stage.partition}, attempt {stage.attempt} of batch {stage.batch} of job "
+        f"{stage.job!r} is damaged on disk. Stage it again under another attempt; or, if its commit has begun, put the "
+        "file back."
+    )

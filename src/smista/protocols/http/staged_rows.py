@@ -1,0 +1,217 @@
+"""Rows that somebody stages as a stream of Arrow: which columns there may be, what must hold of them, and how they
+become publications.
+
+| column | type | meaning |
+|---|---|---|
+| `body` or `value` | binary or string | the message's body, never null |
+| `id` | string | its deduplication id |
+| `priority`, `delay_ms`, `ttl_ms` | a whole number | as in a publish |
+| `headers` | map of string to string | |
+| `routing_key`, `group`, `content_type` | string | |
+
+Everything is checked when it is staged, so that a commit has nothing left to refuse but what depends on the queue. All
+of this runs in threads. What comes from outside is validated before any of it is looked at: offsets that lead out of a
+buffer would else be followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from smista.core.message import FOREVER_MS, PLAIN, Envelope, Publication
+from smista.core.publishing import ID_LENGTH_MAX
+from smista.core.settings import PRIORITY_MAX
+from smista.core.staging import Load, Row
+from smista.engine.staging import STAGED_AT_ONCE
+from smista.protocols import properties
+from smista.protocols.http import arrow
+from smista.protocols.http.commands.publishing import PROPERTIES_BYTES_MAX
+from smista.protocols.http.errors import InvalidRequest
+from smista.protocols.properties import Properties
+
+BODIES = ("body", "value")
+TEXTS = ("id", "routing_key", "group", "content_type")
+NUMBERS = {"priority": PRIORITY_MAX, "delay_ms": FOREVER_MS, "ttl_ms": FOREVER_MS}
+"""With the most that each may be."""
+COLUMNS = (*BODIES, *TEXTS, *NUMBERS, "headers")
+ENVELOPES_KEPT = 4096
+
+
+def survey(path: Path, offset: int) -> Load:
+    """Read all of a stream in a file, from `offset` on, and add up what it holds; raise what is wrong with it."""
+    pyarrow = arrow.load()
+    load = Load()
+    for batch in _batches(pyarrow, path, offset):
+        _check_batch(pyarrow, batch, load.rows)
+        bodies = _bodies(pyarrow, batch)
+        lengths = pyarrow.compute.binary_length(bodies)
+        longest = pyarrow.compute.max(lengths).as_py() or 0
+        priority = pyarrow.compute.max(batch.column("priority")).as_py() if "priority" in batch.schema.names else 0
+        load.add(Load(batch.num_rows, pyarrow.compute.sum(lengths).as_py() or 0, longest, priority or 0))
+    return load
+
+
+def read_rows(path: Path, offset: int, *, exchange: str = "", skip: int = 0) -> Iterator[list[Row]]:
+    """The rows of a stream that was surveyed, without the first `skip`, in slices that are published at once."""
+    pyarrow = arrow.load()
+    make = _Maker(exchange)
+    for batch in _batches(pyarrow, path, offset):
+        if skip >= batch.num_rows:
+            skip -= batch.num_rows
+            continue
+        for start in range(skip, batch.num_rows, STAGED_AT_ONCE):
+            yield make.rows(pyarrow, batch.slice(start, STAGED_AT_ONCE))
+        skip = 0
+
+
+def _batches(pyarrow: Any, path: Path, offset: int) -> Iterator[Any]:
+    with pyarrow.OSFile(str(path)) as file:
+        _check_end(file, offset)
+        file.seek(offset)
+        try:
+            reader = pyarrow.ipc.open_stream(file)
+            _check_schema(pyarrow, reader.schema)
+            for batch in reader:
+                batch.validate(full=True)
+                yield batch
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            raise InvalidRequest(f"This is not a stream of Arrow: {str(error).splitlines()[0][:300]}") from None
+
+
+def _check_end(file: Any, offset: int) -> None:
+    """pyarrow takes a stream that ends between two batches for a whole one."""
+    size = file.size()
+    file.seek(max(offset, size - len(arrow.END_OF_STREAM)))
+    if file.read() != arrow.END_OF_STREAM:
+        raise InvalidRequest("This is not a stream of Arrow, or it is cut short: it has no mark at its end.")
+
+
+# -- what may be in it ------------------------------------------------------------------------------------------------
+
+
+def _check_schema(pyarrow: Any, schema: Any) -> None:
+    types = pyarrow.types
+    known = f"The columns known are {', '.join(COLUMNS)}."
+    unknown = [name for name in schema.names if name not in COLUMNS]
+    if unknown:
+        raise InvalidRequest(f"There are columns that are not known: {', '.join(unknown)[:300]}. {known}")
+    twice = {name for name in schema.names if schema.names.count(name) > 1}
+    if twice:
+        raise InvalidRequest(f"Column {min(twice)!r} is there twice.")
+    if sum(name in schema.names for name in BODIES) != 1:
+        raise InvalidRequest(f"There must be a column `body` or a column `value`, one of them. {known}")
+    for field in schema:
+        expected, is_right = _expected(types, field.name)
+        if not is_right(field.type):
+            raise InvalidRequest(f"Column {field.name!r} is of type {field.type}; give {expected}. {known}")
+
+
+def _expected(types: Any, name: str) -> tuple[str, Callable[[Any], bool]]:
+    def is_text(kind: Any) -> bool:
+        return bool(types.is_string(kind) or types.is_large_string(kind))
+
+    if name in BODIES:
+        return "binary or string", lambda kind: types.is_binary(kind) or types.is_large_binary(kind) or is_text(kind)
+    if name in TEXTS:
+        return "string", is_text
+    if name in NUMBERS:
+        return "a whole number", types.is_integer
+    return (
+        "a map of string to string",
+        lambda kind: types.is_map(kind) and is_text(kind.key_type) and is_text(kind.item_type),
+    )
+
+
+def _check_batch(pyarrow: Any, batch: Any, before: int) -> None:
+    """Raise what is wrong with a row; `before` is how many came before this batch."""
+    compute, names = pyarrow.compute, batch.schema.names
+    [body] = [name for name in BODIES if name in names]
+    _refuse(compute, batch.column(body).is_null(), before, f"`{body}` is null; every message has a body")
+    for name, most in NUMBERS.items():
+        if name in names:
+            column = batch.column(name)
+            is_wrong = compute.or_(compute.less(column, 0), compute.greater(column, most))
+            _refuse(compute, is_wrong, before, f"`{name}` is not from 0 to {most}")
+    for name in ("id", "group"):
+        if name in names:
+            lengths = compute.utf8_length(batch.column(name))
+            is_wrong = compute.or_(compute.less(lengths, 1), compute.greater(lengths, ID_LENGTH_MAX))
+            _refuse(compute, is_wrong, before, f"`{name}` has not 1 to {ID_LENGTH_MAX} characters")
+    if "headers" in names and batch.column("headers").nbytes > PROPERTIES_BYTES_MAX // 2:
+        # Only where one row could be too large is each looked at.
+        for place, headers in enumerate(batch.column("headers").to_pylist()):
+            if len(_properties(headers, None)) > PROPERTIES_BYTES_MAX:
+                raise InvalidRequest(
+                    f"Row {before + place}: `headers` take more than {PROPERTIES_BYTES_MAX} bytes; nothing was staged."
+                )
+
+
+def _refuse(compute: Any, is_wrong: Any, before: int, why: str) -> None:
+    place = compute.index(is_wrong, True).as_py()
+    if place >= 0:
+        raise InvalidRequest(f"Row {before + place}: {why}; nothing was staged.")
+
+
+# -- as publications --------------------------------------------------------------------------------------------------
+
+
+def _bodies(pyarrow: Any, batch: Any) -> Any:
+    [name] = [name for name in BODIES if name in batch.schema.names]
+    column = batch.column(name)
+    is_large = pyarrow.types.is_large_binary(column.type) or pyarrow.types.is_large_string(column.type)
+    return column.cast(pyarrow.large_binary() if is_large else pyarrow.binary())
+
+
+def _properties(headers: list[tuple[str, str]] | None, content_type: str | None) -> bytes:
+    if not headers and content_type is None:
+        return b""
+    return properties.write(Properties(headers=dict(headers or ()), content_type=content_type))
+
+
+class _Maker:
+    """Makes rows; messages that say the same share an envelope."""
+
+    def __init__(self, exchange: str) -> None:
+        self._exchange = exchange
+        self._envelopes: dict[tuple[object, ...], Envelope] = {}
+
+    def rows(self, pyarrow: Any, batch: Any) -> list[Row]:
+        bodies = _bodies(pyarrow, batch).to_pylist()
+        given = {name: batch.column(name).to_pylist() for name in batch.schema.names if name not in BODIES}
+        if not given and not self._exchange:
+            return [Row(Publication(body)) for body in bodies]
+        nothing: list[None] = [None] * len(bodies)
+        columns = [given.get(name, nothing) for name in ("headers", "content_type", "routing_key", "group", "ttl_ms")]
+        ids, priorities, delays = (given.get(name, nothing) for name in ("id", "priority", "delay_ms"))
+        return [
+            Row(
+                Publication(body, self._envelope(identity, *said), priority, delay_ms),
+                dict(said[0]) if said[0] and self._exchange else None,
+            )
+            for body, identity, priority, delay_ms, *said in zip(bodies, ids, priorities, delays, *columns, strict=True)
+        ]
+
+    def _envelope(
+        self,
+        identity: str | None,
+        headers: list[tuple[str, str]] | None,
+        content_type: str | None,
+        routing_key: str | None,
+        group: str | None,
+        ttl_ms: int | None,
+    ) -> Envelope:
+        if headers or identity is not None:
+            said = _properties(headers, content_type)
+            return Envelope(said, self._exchange, routing_key or "", group, identity, ttl_ms)
+        key = (content_type, routing_key, group, ttl_ms)
+        envelope = self._envelopes.get(key)
+        if envelope is None:
+            said = _properties(None, content_type)
+            envelope = Envelope(said, self._exchange, routing_key or "", group, None, ttl_ms)
+            if envelope == PLAIN:
+                envelope = PLAIN
+            if len(self._envelopes) < ENVELOPES_KEPT:
+                self._envelopes[key] = envelope
+        return envelope

@@ -1,0 +1,277 @@
+"""Staged publishes: tasks stage rows, each under its own name; their driver commits the batch; all is there, once.
+
+    PUT .../{job}/{batch}/{partition}/{attempt}    written, checked, synced: nobody sees it yet
+    POST .../{job}/{batch}/commit                  named parts checked ─▶ intent durable ─▶ slices ─▶ files removed
+    DELETE .../{job}/{batch}                       removed; so is what nobody commits in time
+
+From the intent on nobody is needed any more: a commit is a task of its own, whatever becomes of the client, and a
+broker that starts again goes on with it. Who asks for it again meanwhile waits for the same task. Reading and decoding
+are done in threads; the loop only publishes, a slice at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from smista.core.staging import Commit, Load, Part, Row
+from smista.core.state import DEFAULT_NAMESPACE
+from smista.engine import Broker
+from smista.errors import BrokerError
+from smista.protocols.http import arrow, staged_rows
+from smista.protocols.http.errors import InvalidRequest, StageBusy, StageDamaged, StageNotFound
+from smista.protocols.http.staged_files import HEAD_BYTES, Stage, StagedFiles, StageWriter, check_name
+
+logger = logging.getLogger("smista.http")
+
+WRITE_BYTES = 1 << 20
+SWEEP_S = 60.0
+
+
+class Committed(NamedTuple):
+    published: int
+    duplicates: int
+    unrouted: int
+    is_repeated: bool
+
+
+class Staging:
+    def __init__(self, broker: Callable[[], Broker], folder: Path | None, *, expires_ms: int = 3_600_000) -> None:
+        """`folder` None: a temporary one, for a broker that keeps nothing."""
+        self._broker = broker
+        self._folder = folder
+        self._expires_ms = expires_ms
+        self._files: StagedFiles | None = None
+        self._commits: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._staging: Counter[tuple[str, str]] = Counter()
+        """How many parts of each batch are on their way in."""
+        self._sweeping: asyncio.Task[None] | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Go on with what a stop or a crash interrupted, and look after what lies about."""
+        for commit in self._broker().unfinished_commits():
+            self._run(commit)
+        self._sweeping = asyncio.create_task(self._sweep())
+
+    async def close(self) -> None:
+        """Stop where it is; another start goes on."""
+        tasks = [*self._commits.values(), *([self._sweeping] if self._sweeping is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._folder is None and self._files is not None:
+            await asyncio.to_thread(shutil.rmtree, self._files.folder, ignore_errors=True)
+
+    @property
+    def files(self) -> StagedFiles:
+        if self._files is None:
+            self._files = StagedFiles(self._folder or Path(tempfile.mkdtemp(prefix="smista-staged-")))
+        return self._files
+
+    # -- staging ------------------------------------------------------------------------------------------------------
+
+    async def stage(self, stage: Stage, chunks: AsyncIterator[bytes]) -> Load:
+        """Keep a stream of Arrow under this name; returns what it holds when it is on disk."""
+        await asyncio.to_thread(arrow.load)
+        refusal = self._broker().refusal
+        if refusal is not None:
+            raise refusal
+        self._check_free(stage.job, stage.batch)
+        key = (stage.job, stage.batch)
+        self._staging[key] += 1
+        try:
+            return await self._stage(stage, chunks)
+        except FileNotFoundError:
+            raise StageNotFound(
+                f"Batch {stage.batch} of job {stage.job!r} was discarded while it was staged."
+            ) from None
+        finally:
+            self._staging[key] -= 1
+            if not self._staging[key]:
+                del self._staging[key]
+
+    async def _stage(self, stage: Stage, chunks: AsyncIterator[bytes]) -> Load:
+        writer = await asyncio.to_thread(StageWriter, self.files, stage)
+        try:
+            pending: list[bytes] = []
+            async for chunk in chunks:
+                pending.append(chunk)
+                if sum(map(len, pending)) >= WRITE_BYTES:
+                    await asyncio.to_thread(writer.write, b"".join(pending))
+                    pending = []
+            return await asyncio.to_thread(_finish, writer, b"".join(pending))
+        except BaseException:
+            writer.abort()
+            raise
+
+    async def discard(self, job: str, batch: str) -> int:
+        """Remove what was staged for a batch; returns how many parts that were."""
+        check_name("job", job)
+        check_name("batch", batch)
+        self._check_free(job, batch)
+        return await asyncio.to_thread(self.files.discard, job, batch)
+
+    def _check_free(self, job: str, batch: str) -> None:
+        commit = self._broker().find_commit(job, batch)
+        if (job, batch) in self._commits or (commit is not None and not commit.is_done):
+            raise StageBusy(f"Batch {batch} of job {job!r} is being committed; wait for that.")
+
+    # -- committing ---------------------------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        job: str,
+        batch: str,
+        parts: Sequence[tuple[int, int]],
+        *,
+        queue: str | None = None,
+        exchange: str | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> Committed:
+        """Publish all rows of exactly these parts, or nothing; again, nothing. Returns when all of it is durable."""
+        check_name("job", job)
+        check_name("batch", batch)
+        running, known = self._commits.get((job, batch)), self._broker().find_commit(job, batch)
+        is_repeated = running is not None or known is not None
+        if running is None:
+            if known is None:
+                known = Commit(
+                    job=job,
+                    batch=batch,
+                    namespace=namespace,
+                    queue=queue,
+                    exchange=exchange,
+                    parts=(),
+                    rows=0,
+                    at_ms=0,
+                )
+                running = self._run(known, parts)
+            elif not known.is_done:
+                running = self._run(known)
+        if running is not None:
+            await asyncio.shield(running)
+        done = self._broker().find_commit(job, batch)
+        assert done is not None
+        await self._broker().durable()
+        if is_repeated:
+            await asyncio.to_thread(self.files.discard, job, batch)
+        return Committed(done.published, done.duplicates, done.unrouted, is_repeated)
+
+    def _run(self, commit: Commit, parts: Sequence[tuple[int, int]] | None = None) -> asyncio.Task[None]:
+        """Commit as a task of its own: from `parts`, or onwards from where it stands."""
+        key = (commit.job, commit.batch)
+        task = self._commits[key] = asyncio.create_task(self._commit(commit, parts))
+        task.add_done_callback(lambda done: self._ended(key, done))
+        return task
+
+    def _ended(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+        del self._commits[key]
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, BrokerError):
+            logger.error("committing batch %s of job %s failed", key[1], key[0], exc_info=error)
+        elif isinstance(error, StageDamaged):
+            logger.error("committing batch %s of job %s: %s", key[1], key[0], error)
+
+    async def _commit(self, commit: Commit, parts: Sequence[tuple[int, int]] | None) -> None:
+        broker, staged = self._broker(), self.files
+        if parts is not None:
+            commit.parts, loads = await self._survey(commit, parts)
+            commit.rows = sum(part.rows for part in commit.parts)
+            await broker.begin_commit(commit, loads)
+        else:
+            await asyncio.to_thread(_verify, staged, commit)
+        async for rows in _ahead(_slices(staged, commit, commit.done)):
+            await broker.publish_staged(commit, rows)
+        if not commit.is_done:
+            raise StageDamaged(f"Batch {commit.batch} of job {commit.job!r} has fewer rows than were staged.")
+        await broker.durable()
+        await asyncio.to_thread(staged.discard, commit.job, commit.batch)
+
+    async def _survey(
+        self, commit: Commit, parts: Sequence[tuple[int, int]]
+    ) -> tuple[tuple[Part, ...], dict[str, Load]]:
+        """What the parts hold, and what that is for each queue."""
+        if len(set(parts)) != len(parts):
+            raise InvalidRequest("`parts` names the same partition and attempt twice.")
+        broker, staged = self._broker(), self.files
+        if commit.queue is not None:
+            broker.queue_settings(commit.queue, namespace=commit.namespace)
+        found, total = await asyncio.to_thread(_heads, staged, commit, parts)
+        if commit.queue is not None:
+            return found, {commit.queue: total}
+        assert commit.exchange is not None
+        loads: dict[str, Load] = {}
+        broker.route_staged(commit.exchange, [], loads, namespace=commit.namespace)
+        commit.parts = found
+        async for rows in _ahead(_slices(staged, commit, 0)):
+            broker.route_staged(commit.exchange, rows, loads, namespace=commit.namespace)
+        return found, loads
+
+    # -- sweeping -----------------------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        while True:
+            await self.sweep()
+            await asyncio.sleep(min(SWEEP_S, self._expires_ms / 4000))
+
+    async def sweep(self) -> None:
+        """Discard what nobody has committed in time."""
+        for job, batch, age_s in await asyncio.to_thread(self.files.batches):
+            if age_s * 1000 >= self._expires_ms and (job, batch) not in self._staging:
+                with contextlib.suppress(StageBusy, InvalidRequest):
+                    await self.discard(job, batch)
+
+
+async def _ahead(slices: Iterator[list[Row]]) -> AsyncIterator[list[Row]]:
+    """The slices, each read in a thread while the one before it is seen to."""
+    coming = asyncio.ensure_future(asyncio.to_thread(next, slices, None))
+    while rows := await coming:
+        coming = asyncio.ensure_future(asyncio.to_thread(next, slices, None))
+        yield rows
+
+
+def _finish(writer: StageWriter, rest: bytes) -> Load:
+    writer.write(rest)
+    writer.flush()
+    load = staged_rows.survey(writer.part, HEAD_BYTES)
+    writer.finish(load)
+    return load
+
+
+def _heads(staged: StagedFiles, commit: Commit, parts: Sequence[tuple[int, int]]) -> tuple[tuple[Part, ...], Load]:
+    total = Load()
+    found = []
+    for partition, attempt in parts:
+        stage = Stage(commit.job, commit.batch, partition, attempt)
+        head = staged.head(stage)
+        staged.verify(stage, head.crc)
+        found.append(Part(partition, attempt, head.load.rows, head.crc))
+        total.add(head.load)
+    return tuple(found), total
+
+
+def _verify(staged: StagedFiles, commit: Commit) -> None:
+    for part in commit.parts:
+        stage = Stage(commit.job, commit.batch, part.partition, part.attempt)
+        staged.head(stage)
+        staged.verify(stage, part.crc)
+
+
+def _slices(staged: StagedFiles, commit: Commit, skip: int) -> Iterator[list[Row]]:
+    """The rows of all parts behind the first `skip`."""
+    for part in commit.parts:
+        if skip >= part.rows:
+            skip -= part.rows
+            continue
+        path = staged.path(Stage(commit.job, commit.batch, part.partition, part.attempt))
+        yield from staged_rows.read_rows(path, HEAD_BYTES, exchange=commit.exchange or "", skip=skip)
+        skip = 0
