@@ -163,6 +163,14 @@ def test_a_walk_through_every_command(caller: Caller) -> None:
     assert len(call("scheduled.list", queue=first)["messages"]) == 1
     assert call("scheduled.change", queue=first, message_id=later["message_id"], delay_ms=7_200_000)["success"]
     assert call("scheduled.cancel", queue=first, message_id=later["message_id"])["success"]
+    made = call("claim.make", queue=first, consumer="c", session="s", after=0, max_rows=2)
+    assert (made["number"], made["rows"]) == (1, 2)
+    assert len(call("claim.list", queue=first)["consumers"]) == 1
+    assert len(call("claim.heartbeat", queue=first, consumer="c", session="s")["claims"]) == 1
+    assert call("claim.release", queue=first, consumer="c", session="s")["released"] == 2
+    assert call("claim.acknowledge", queue=first, consumer="c", session="s", up_to=0)["acknowledged"] == 0
+    assert call("staged.commit", job=exchange, batch="1", queue=first, parts=[])["published"] == 0
+    assert call("staged.discard", job=exchange, batch="2")["discarded"] == 0
     assert call("queue.stats", queue=first)["depth"] == 2
     assert call("queue.purge", queue=first)["purged"] == 2
     assert call("queue.delete", queue=first)["deleted"] == 0
@@ -220,6 +228,18 @@ def test_a_walk_through_every_route(caller: Caller) -> None:
     assert len(go("GET", f"{queue}/scheduled", names).value["messages"]) == 1
     go("PATCH", f"{queue}/scheduled/{{message_id}}", names, {"delay_ms": 7_200_000})
     go("DELETE", f"{queue}/scheduled/{{message_id}}", names)
+    claims = "/v1/queues/{queue}/claims"
+    names |= {"consumer": "c", "job": new_name("job"), "batch": "1"}
+    go("POST", f"{queue}/purge", names)
+    publish()
+    assert go("POST", claims, names, {"consumer": "c", "session": "s", "after": 0, "max_rows": 1}).value["rows"] == 1
+    for path in (claims, f"{claims}/{{consumer}}"):
+        assert len(go("GET", path, names).value["consumers"]) == 1
+    go("POST", f"{claims}/{{consumer}}/heartbeat", names, {"session": "s"})
+    assert go("POST", f"{claims}/{{consumer}}/release", names, {"session": "s"}).value["released"] == 1
+    go("POST", f"{claims}/{{consumer}}/acknowledge", names, {"session": "s", "up_to": 0})
+    go("POST", "/v1/staged/{job}/{batch}/commit", names, {"queue": names["queue"], "parts": []})
+    go("DELETE", "/v1/staged/{job}/{batch}", names)
     go("PUT", exchange, names, {"kind": "fanout"})
     go("POST", f"{exchange}/bindings", names, {"queue": names["queue"]})
     assert len(go("GET", f"{exchange}/bindings", names).value["bindings"]) == 1

@@ -11,10 +11,12 @@ import re
 import socket
 import tempfile
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import uvicorn
 from websockets.sync.client import ClientConnection, connect
@@ -30,6 +32,7 @@ from smista.protocols.http.errors import STATUS
 from smista.server.http_protocol import make_protocol
 from smista.server.settings import ServerSettings
 from tests.faults.failing import FailingDisk, failing_disk
+from tests.protocols.http.arrow_reader import stream
 from tests.protocols.http.caller import PATIENCE_S, Caller, Refusal, new_name
 from tests.server_process import ServerProcess
 
@@ -59,7 +62,7 @@ def test_every_error_that_can_reach_a_client_has_a_status() -> None:
 
 
 def test_every_status_is_that_of_an_error() -> None:
-    assert {status for status in STATUS.values() if not 400 <= status < 500} == {503, 507}
+    assert {status for status in STATUS.values() if not 400 <= status < 500} == {501, 503, 507}
 
 
 def test_every_status_stands_in_the_docs() -> None:
@@ -274,6 +277,82 @@ def told(answer: dict[str, Any]) -> Refusal:
     """An error on the stream, which has no status."""
     code = answer["error"]["code"]
     return Refusal(STATUS[code], code, answer["error"]["message"])
+
+
+def claimed(http: Caller, **fields: Any) -> str:
+    """A queue of which a message is claimed."""
+    queue = http.new_queue()
+    http.publish(queue, 1)
+    http.call("claim.make", queue=queue, consumer="c", session="s", after=0, max_rows=1, **fields)
+    return queue
+
+
+@provokes("claim_not_found")
+def _(http: Caller) -> Refusal:
+    return http.refused("claim.acknowledge", queue=claimed(http), consumer="c", session="s", up_to=2)
+
+
+@provokes("claim_expired")
+def _(http: Caller) -> Refusal:
+    queue = claimed(http, lease_ms=1)
+    while not http.stats(queue)["ready"]:
+        pass
+    return http.refused("claim.acknowledge", queue=queue, consumer="c", session="s", up_to=1)
+
+
+@provokes("claim_broken")
+def _(http: Caller) -> Refusal:
+    queue = claimed(http)
+    http.call("queue.purge", queue=queue)
+    return http.rest("GET", "queues", queue, "claims", "c", "1").refusal
+
+
+@provokes("consumer_in_use")
+def _(http: Caller) -> Refusal:
+    return http.refused("claim.heartbeat", queue=claimed(http), consumer="c", session="another")
+
+
+@provokes("arrow_missing")
+def _(_: Caller) -> Refusal:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        Path(folder, "pyarrow.py").write_text("raise ImportError")
+        patch.setenv("PYTHONPATH", folder)
+        with ServerProcess() as server, Caller(server.address) as http:
+            return http.send("PUT", "/v1/staged/job/1/0/0", b"").refusal
+
+
+@provokes("stage_not_found")
+def _(http: Caller) -> Refusal:
+    return http.refused("staged.commit", job=new_name("job"), batch="1", queue=http.new_queue(), parts=[[0, 0]])
+
+
+def staged(http: Caller, rows: int) -> tuple[str, Path]:
+    """The name of a job of which a part is staged, and the folder it is in."""
+    job = uuid.uuid4().hex
+    data = stream(pa.record_batch({"body": [b"x" * 100] * rows}))
+    assert http.send("PUT", f"/v1/staged/{job}/1/0/0", data).status == 200
+    [folder] = Path(tempfile.gettempdir()).glob(f"smista-staged-*/job-{job}")
+    return job, folder
+
+
+@provokes("stage_damaged")
+def _(http: Caller) -> Refusal:
+    job, folder = staged(http, 1)
+    (folder / "batch-1/0.0").write_bytes(b"short")
+    return http.refused("staged.commit", job=job, batch="1", queue=http.new_queue(), parts=[[0, 0]])
+
+
+@provokes("stage_busy")
+def _(http: Caller) -> Refusal:
+    job, _ = staged(http, 100_000)
+    queue = http.new_queue()
+    with http.another() as other:
+        other.start_command("staged.commit", {"job": job, "batch": "1", "queue": queue, "parts": [[0, 0]]})
+        while not http.stats(queue)["ready"]:
+            pass
+        refusal = http.refused("staged.discard", job=job, batch="1")
+        assert other.answer().value["published"] == 100_000
+    return refusal
 
 
 @provokes("consumer_not_found")

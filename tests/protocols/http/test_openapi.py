@@ -14,10 +14,12 @@ import msgspec
 import pytest
 
 from smista.protocols.http import log_paths
+from smista.protocols.http.claim_rows import ROWS_PATH
 from smista.protocols.http.commands import COMMANDS
 from smista.protocols.http.errors import STATUS
 from smista.protocols.http.openapi import document
 from smista.protocols.http.routes import ROUTES
+from smista.protocols.http.staged_put import STAGE_PATH
 from tests.protocols.http.caller import Caller, tracebacks
 from tests.server_process import ServerProcess
 
@@ -43,7 +45,7 @@ def test_it_is_served_as_it_is_made(http: Caller, api: dict[str, Any]) -> None:
 def test_it_lists_every_route_and_nothing_else(api: dict[str, Any]) -> None:
     listed = {(method.upper(), path) for path, item in api["paths"].items() for method in item}
     plain = {("GET", path) for path in ("/", "/healthz", "/readyz", "/metrics", "/openapi.json")}
-    bulk = {("GET", path) for path in log_paths.PATHS}
+    bulk = {("GET", path) for path in log_paths.PATHS} | {("GET", ROWS_PATH), ("PUT", STAGE_PATH)}
     assert listed == {(route.method, route.path) for route in ROUTES} | plain | bulk | {("POST", "/v1/command")}
 
 

@@ -141,7 +141,7 @@ STATUS = {
     "queue_not_found": 404,
     "request_too_large": 413,
     "stage_busy": 409,
-    "stage_damaged": 500,
+    "stage_damaged": 409,
     "stage_not_found": 404,
     "stale_receipt": 409,
     "too_many_readers": 429,

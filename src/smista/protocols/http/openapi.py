@@ -16,6 +16,7 @@ from smista import __version__
 from smista.core.settings import _RANGES
 from smista.protocols.bulk.columns import CONTENT_TYPE
 from smista.protocols.http import log_paths
+from smista.protocols.http.claim_rows import ROWS_PATH, ClaimSlice
 from smista.protocols.http.commands import COMMANDS
 from smista.protocols.http.commands.base import Choice
 from smista.protocols.http.commands.publishing import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
@@ -23,6 +24,7 @@ from smista.protocols.http.commands.queues import GivenSettings
 from smista.protocols.http.errors import ErrorAnswer
 from smista.protocols.http.rest import TAKES_OCTETS
 from smista.protocols.http.routes import ROUTES, Route
+from smista.protocols.http.staged_put import STAGE_PATH, Staged, StageRows
 
 Schema = dict[str, Any]
 
@@ -65,6 +67,9 @@ def document() -> bytes:
         *COMMANDS.values(),
         *(kind for several in answer_kinds.values() for kind in several),
         *log_kinds,
+        ClaimSlice,
+        StageRows,
+        Staged,
         ErrorAnswer,
     ]
     schemas, components = msgspec.json.schema_components([*kinds, GivenSettings], ref_template=_REF)
@@ -79,6 +84,8 @@ def document() -> bytes:
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     paths["/v1/command"] = {"post": _command_operation(requests, answers)}
     paths |= {path: {"get": _log_operation(path, by_kind, components)} for path in log_paths.PATHS}
+    paths[ROWS_PATH] = {"get": _rows_operation(_resolve(by_kind[ClaimSlice], components))}
+    paths[STAGE_PATH] = {"put": _stage_operation(_resolve(by_kind[StageRows], components), by_kind[Staged])}
     paths |= _plain_paths()
     return msgspec.json.encode(
         {
@@ -257,7 +264,8 @@ def _parameters(route: Route, schema: Schema) -> list[dict[str, Any]]:
 
 def _path_schema(schema: Schema) -> Schema:
     """What stands in a path is never empty."""
-    return {"type": "string", "minLength": 1, "maxLength": schema.get("maxLength", 255)}
+    pattern = {"pattern": schema["pattern"]} if "pattern" in schema else {}
+    return {"type": "string", "minLength": 1, "maxLength": schema.get("maxLength", 255), **pattern}
 
 
 def _is_object(schema: Schema) -> bool:
@@ -315,6 +323,37 @@ def _log_operation(path: str, by_kind: dict[Any, Schema], components: dict[str, 
             {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in fields.items()
         ],
         "responses": responses,
+    }
+
+
+def _rows_operation(schema: Schema) -> dict[str, Any]:
+    responses = _responses("200", {})
+    responses["200"]["content"] = {CONTENT_TYPE: {"schema": {}}}
+    return _arrow_operation(ClaimSlice, "claim", Route("GET", ROWS_PATH, ""), schema) | {"responses": responses}
+
+
+def _stage_operation(schema: Schema, answer: Schema) -> dict[str, Any]:
+    operation = _arrow_operation(StageRows, "staged", Route("PUT", STAGE_PATH, ""), schema)
+    operation["requestBody"] = {"required": True, "content": {CONTENT_TYPE: {"schema": {}}}}
+    return operation | {"responses": _responses("200", answer)}
+
+
+def _arrow_operation(kind: type[msgspec.Struct], tag: str, route: Route, schema: Schema) -> dict[str, Any]:
+    properties: dict[str, Any] = schema["properties"]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": properties[name]} for name in route.path_fields
+    ]
+    parameters += [
+        {"name": name, "in": "query", "required": False, "schema": properties[name]}
+        for name in properties
+        if name not in route.path_fields
+    ]
+    return {
+        "operationId": f"{route.method.lower()}{route.path}".replace("/", "_"),
+        "summary": (inspect.getdoc(kind) or "").rstrip("."),
+        "description": "See docs/bulk.md.",
+        "tags": [_TAGS[tag]],
+        "parameters": parameters,
     }
 
 

@@ -25,7 +25,7 @@ from smista.protocols.http.errors import InvalidRequest, StageDamaged, StageNotF
 HEAD_BYTES = 64
 _HEAD = struct.Struct("<8sIQQQI")
 _MAGIC = b"smstage1"
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _READ_BYTES = 1 << 20
 
 
@@ -46,7 +46,10 @@ class Head(NamedTuple):
 def check_name(kind: str, name: str) -> None:
     """Both are part of a path."""
     if not _NAME.fullmatch(name):
-        raise InvalidRequest(f"`{kind}` is {name!r:.120}; give 1 to 100 letters, digits, dots, dashes or underscores.")
+        raise InvalidRequest(
+            f"`{kind}` is {name!r:.120}; give 1 to 100 letters, digits, dots, dashes or underscores, a letter or digit "
+            "first."
+        )
 
 
 class StagedFiles:

@@ -8,7 +8,7 @@ import msgspec
 
 from smista.protocols.http.commands.base import Choice, Command, Door, Name, command
 
-StageName = Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9._-]*$")]
+StageName = Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 StageNumber = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
