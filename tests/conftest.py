@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-SLOW = ("cli", "client", "protocols", "server")
+SLOW = ("cli", "client", "protocols", "server", "spark")
 QUICK = ("protocols/amqp/test_codec.py", "protocols/http/test_metrics.py", "server/test_settings.py")
 
 

@@ -18,6 +18,7 @@ seen for a while, which is what a restarted query waits for.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import socket
@@ -42,13 +43,15 @@ from smista.spark.wire import PLANNING_PATIENCE_S, Wire
 
 T = TypeVar("T")
 BEAT_S = 5.0
-"""A third of the time after which the broker lets another session have the name."""
+"""A third of the time after which the broker lets another session have the name; less where the lease is shorter."""
 TAKE_OVER_S = 25.0
 """How long a restarted query waits for the broker to forget the one before."""
 SLICE_ROWS = 5_000
 """Below that, a task of its own costs more than it saves."""
 ALL_ROWS = 1_000_000
 """What one batch takes when Spark asks for all there is (Trigger.Once)."""
+_NO_CLAIM = 1 << 62
+"""Behind every claim: releasing those after it releases none."""
 _GONE = frozenset({"claim_expired", "claim_not_found", "claim_broken"})
 
 
@@ -74,13 +77,9 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._short_since: float | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name, as below
-        try:
-            known = self._wire.get(*self._consumer, patience_s=PLANNING_PATIENCE_S)
-        except BrokerRefused as refusal:
-            if refusal.code != "claim_not_found":
-                raise
-            return self._offset(0)
-        return self._offset(known["acknowledged"])
+        """Before the first claim of this checkpoint, whatever the consumer claimed earlier. Always the same: Spark asks
+        again when it repeats the first batch, and must not be told that it lies behind."""
+        return self._offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._consuming.limits.max_rows)
@@ -99,11 +98,12 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         content = {
             "consumer": self._consuming.consumer,
             "session": beat.session,
-            "after": after,
+            "after": after or self._acknowledged(),
             "max_rows": rows if self._rows_left is None else min(rows, self._rows_left),
             "max_bytes": limits.max_bytes,
             "lease_ms": self._consuming.lease_ms,
             "wait_ms": 0 if self._rows_left is not None else int(IDLE_S * 1000),
+            **self._wire.place,
         }
         given = {name: value for name, value in content.items() if value is not None}
         claim = self._as_owner(lambda: self._wire.post(*self._claims, content=given))
@@ -115,8 +115,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         stats = self._stats()
         backlog = {name: stats[name] for name in ("ready", "in_flight", "scheduled", "dead", "oldest_message_age_secs")}
-        beat = self._heartbeat
-        return backlog | {"late": 0 if beat is None else beat.late_count}
+        return backlog | {"acked_late": stats["acked_late_total"]}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         if start == end:
@@ -124,7 +123,6 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._number(start)
         number = self._number(end)
         beat = self._beating()
-        self._as_owner(beat.beat)
         rows = self._row_count(number)
         count = self._consuming.partition_count or min(os.cpu_count() or 1, -(-rows // SLICE_ROWS))
         bounds = [rows * part // count for part in range(count + 1)] if count else []
@@ -137,7 +135,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ClaimPartition):
             return
-        query = {"from": partition.start, "to": partition.end, "session": partition.session}
+        query = {"from": partition.start, "to": partition.end, "session": partition.session, **self._wire.place}
         arrived = 0
         try:
             for batch in self._wire.batches(*self._consumer, str(partition.number), query=query):
@@ -152,32 +150,48 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._acknowledge(self._number(end))
 
     def stop(self) -> None:
+        """Spark calls this when the query fails and when the JVM is gone, but not always when it is stopped."""
         if self._heartbeat is not None:
             self._heartbeat.stop()
 
     # -- claims -------------------------------------------------------------------------------------------------------
 
+    def _acknowledged(self) -> int:
+        """Up to which claim all is done with, for a checkpoint that has none of its own yet."""
+        try:
+            place = self._wire.place
+            known = self._wire.get(*self._consumer, query=place, patience_s=PLANNING_PATIENCE_S)["consumers"]
+        except BrokerRefused as refusal:
+            if refusal.code != "claim_not_found":
+                raise
+            known = []
+        return max([one["acknowledged"] for one in known], default=0)
+
     def _acknowledge(self, number: int) -> None:
         beat = self._beating()
-        if number == 0:
-            return  # nothing has been claimed yet
-        content = {"session": beat.session, "up_to": number}
+        content = {"session": beat.session, "up_to": number, **self._wire.place}
         try:
-            answer = self._as_owner(lambda: self._wire.post(*self._consumer, "acknowledge", content=content))
+            self._as_owner(lambda: self._wire.post(*self._consumer, "acknowledge", content=content))
         except BrokerRefused as refusal:
-            # The batch is where it belongs, but the broker has given its messages back: they come twice.
-            if refusal.code != "claim_expired":
+            if refusal.code == "claim_expired":
+                # The batch is where it belongs, but the broker has given its messages back.
+                print(f"smista: {refusal} They will come twice.", file=sys.stderr)
+            elif number or refusal.code != "claim_not_found":  # nothing may have been claimed yet
                 raise
-            print(f"smista: {refusal} They will come twice.", file=sys.stderr)
-        else:
-            beat.late_count += answer["late"]
 
     def _row_count(self, number: int) -> int:
-        known = self._wire.get(*self._consumer)
-        for claim in known["claims"]:
+        """How many rows a claim has, whose session is ours from now on; 0 where it is over and that may be."""
+        refused = None
+        try:
+            held = self._as_owner(self._beating().beat)["claims"]
+        except BrokerRefused as refusal:
+            if refusal.code not in _GONE:
+                raise
+            held, refused = [], refusal
+        for claim in held:
             if claim["number"] == number:
                 return int(claim["rows"])
-        lost = self._lost(number, None)
+        lost = self._lost(number, refused)
         if self._consuming.is_loss_an_error:
             raise lost
         print(f"smista: {lost}", file=sys.stderr)
@@ -224,7 +238,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets, limits ----------------------------------------------------------------------------------------------
 
     def _stats(self) -> dict[str, Any]:
-        stats: dict[str, Any] = self._wire.get("queues", self._consuming.queues[0])
+        stats: dict[str, Any] = self._wire.get("queues", self._consuming.queues[0], query=self._wire.place)
         return stats
 
     def _is_too_short(self) -> bool:
@@ -265,8 +279,6 @@ class Heartbeat:
         self._failure: BrokerRefused | None = None
         self._thread: threading.Thread | None = None
         self.session = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
-        self.late_count = 0
-        """Rows that were acknowledged when the broker had given them back already."""
 
     @property
     def is_started(self) -> bool:
@@ -279,7 +291,12 @@ class Heartbeat:
             self._thread.start()
 
     def stop(self) -> None:
+        """Give up the name at once, so that a query that is restarted need not wait; the claims stay."""
         self._stopped.set()
+        if self.is_started and self._failure is None:
+            content = {"session": self.session, "after": _NO_CLAIM, **self._wire.place}
+            with contextlib.suppress(BrokerRefused, BrokerUnreachable):
+                self._wire.post(*self._consumer, "release", content=content, patience_s=0)
 
     def check(self) -> None:
         """Raise what a beat was told meanwhile: another query has taken the name over."""
@@ -287,11 +304,11 @@ class Heartbeat:
             raise self._failure
 
     def beat(self) -> Any:
-        content = {"session": self.session, "lease_ms": self._lease_ms}
+        content = {"session": self.session, "lease_ms": self._lease_ms, **self._wire.place}
         return self._wire.post(*self._consumer, "heartbeat", content=content)
 
     def _run(self) -> None:
-        while not self._stopped.wait(BEAT_S):
+        while not self._stopped.wait(min(BEAT_S, self._lease_ms / 3000)):
             try:
                 self.beat()
             except BrokerRefused as refusal:

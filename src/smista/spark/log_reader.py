@@ -30,6 +30,7 @@ IDLE_S = 1.0
 """How long a trigger that finds nothing new looks again before it says so; Spark asks again at once."""
 _LOOK_S = 0.1
 _ALL = "*"
+_BEFORE = -1
 
 
 @dataclass
@@ -46,27 +47,26 @@ class LogRanges:
         self._schema = columns.to_arrow(schema)
         self._wire = Wire(reading.server)
 
-    def now(self, *, at_ms: int | None = None, patience_s: float = PATIENCE_S) -> dict[str, int]:
-        """The log's `first` position and its `next`; with an instant also the first `position` written since."""
-        answer: dict[str, int] = self._wire.get("log", "range", query={"at_ms": at_ms}, patience_s=patience_s)
+    def now(self, *, at_ms: int | None = None, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+        """The log's `first` position and its `next`, and its id; with an instant also the first `position` since."""
+        answer: dict[str, Any] = self._wire.get("log", "range", query={"at_ms": at_ms}, patience_s=patience_s)
         return answer
 
-    def bound(self, offset: str | int, at_ms: int | None, *, patience_s: float) -> int:
+    def bound(self, offset: str | int, at_ms: int | None) -> int:
         """The position that an option means."""
-        log = self.now(at_ms=at_ms, patience_s=patience_s)
-        if at_ms is not None:
-            return log["position"]
-        if isinstance(offset, int):
+        log = self.now(at_ms=at_ms, patience_s=PLANNING_PATIENCE_S)
+        if isinstance(offset, int) and at_ms is None:
             return offset
-        return log["first"] if offset == "earliest" else log["next"]
+        return int(log["position"] if at_ms is not None else log["first"] if offset == "earliest" else log["next"])
 
     def plan(self, start: int, end: int, **limits: int | None) -> dict[str, Any]:
         answer: dict[str, Any] = self._wire.get("log", "plan", query={"from": start, "to": end, **limits})
         return answer
 
     def split(self, start: int, end: int) -> list[LogPartition]:
-        """The blocks of a batch, in parts for tasks."""
-        start = self.available(start, self.now()["first"])
+        """The blocks of a batch, in parts for tasks; up to `end`, or to where the log ends."""
+        log = self.now()
+        start, end = self.available(start, log["first"]), min(end, log["next"])
         if start >= end:
             return []
         count = self._reading.partition_count or os.cpu_count() or 1
@@ -111,6 +111,7 @@ class LogRanges:
             "kind": reading.kinds or None,
             "bodies": "true" if "body" in self._schema.names else "false",
             "columns": ",".join(self._schema.names),
+            **self._wire.place,
         }
         for batch in self._wire.batches("log", query=query):
             yield columns.fit(batch, self._schema)
@@ -124,9 +125,9 @@ class LogReader(DataSourceReader):
     def partitions(self) -> list[LogPartition]:
         """Called once for a DataFrame, however often that is computed: what it reads is settled here."""
         reading = self._reading
-        start = self._ranges.bound(reading.start, reading.start_at_ms, patience_s=PLANNING_PATIENCE_S)
-        end = self._ranges.bound(reading.end, reading.end_at_ms, patience_s=PLANNING_PATIENCE_S)
-        return self._ranges.split(start, min(end, self._ranges.now()["next"]))
+        start = self._ranges.bound(reading.start, reading.start_at_ms)
+        end = self._ranges.bound(reading.end, reading.end_at_ms)
+        return self._ranges.split(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._ranges.read(partition)
@@ -136,18 +137,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, reading: LogReading, schema: StructType) -> None:
         self._reading = reading
         self._ranges = LogRanges(reading, schema)
-        self._first: int | None = None
         self._until: int | None = None
         """Where a query that ends by itself ends."""
         self._short_since: float | None = None
         """Since when there have been some rows, but too few for a batch."""
-        self._seen: dict[str, int] = {}
+        self._seen: dict[str, Any] = {}
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name, as below
-        if self._first is None:
-            reading = self._reading
-            self._first = self._ranges.bound(reading.start, reading.start_at_ms, patience_s=PLANNING_PATIENCE_S)
-        return self._offset(self._first)
+        """Before everything, and always the same. Spark does not keep it but asks again when it repeats the first
+        batch, and by then `latest` would be another position; so where the query began stands in its first offset."""
+        return {"position": _BEFORE, "queue": self._queues}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._reading.limits.max_rows)
@@ -157,6 +156,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         position = self._position(start)
+        self._check_log(start)
+        if position == _BEFORE:
+            return self._first_end(limit)
         gives_up_at = time.monotonic() + IDLE_S
         while True:
             end = self._next_end(position, limit)
@@ -170,7 +172,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"position": self._seen["next"], "first": self._seen["first"]} if self._seen else None
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        return self._ranges.split(self._position(start), self._position(end))
+        begin = self._position(start)
+        self._check_log(end)
+        return self._ranges.split(end["since"] if begin == _BEFORE else begin, self._position(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._ranges.read(partition)
@@ -180,16 +184,21 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
+    def _first_end(self, limit: ReadLimit) -> Offset:
+        reading = self._reading
+        since = self._ranges.bound(reading.start, reading.start_at_ms)
+        return self._offset(self._next_end(since, limit)) | {"since": since}
+
     def _next_end(self, position: int, limit: ReadLimit) -> int:
         """Where the next batch ends; `position` itself while there is none."""
         self._seen = self._ranges.now()
         if position > self._seen["next"]:
             raise CheckpointForeign(
-                f"The checkpoint is at position {position}, but the broker's log ends at {self._seen['next']}. It "
-                "belongs to another broker, or the broker's data is older than the checkpoint; begin with a new "
+                f"The query is at position {position}, but the broker's log ends at {self._seen['next']}: the broker's "
+                "data is older than the checkpoint, or startingOffsets lies beyond. Begin with a new "
                 "checkpointLocation."
             )
-        end = self._seen["next"] if self._until is None else min(self._until, self._seen["next"])
+        end: int = self._seen["next"] if self._until is None else min(self._until, self._seen["next"])
         if position >= end:
             return position
         begin = self._ranges.available(position, self._seen["first"])
@@ -209,16 +218,30 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return is_too_short
 
     def _offset(self, position: int) -> Offset:
-        return {"position": position, "queue": ",".join(self._reading.queues) or _ALL}
+        return {"position": position, "queue": self._queues, "log": self._seen["log_id"]}
+
+    @property
+    def _queues(self) -> str:
+        return ",".join(self._reading.queues) or _ALL
 
     def _position(self, offset: Offset) -> int:
-        ours = self._offset(offset.get("position", 0))
-        if offset != ours:
+        ours = {"position": offset.get("position", 0), "queue": self._queues}
+        if any(offset.get(name) != value for name, value in ours.items()):
             raise CheckpointForeign(
                 f"The checkpoint is of a query that reads {describe(offset)}, this one reads {describe(ours)}. Give "
                 "each query a checkpointLocation of its own."
             )
         return int(ours["position"])
+
+    def _check_log(self, offset: Offset) -> None:
+        """A position means nothing in another log."""
+        if not self._seen:
+            self._seen = self._ranges.now()
+        if offset.get("log", self._seen["log_id"]) != self._seen["log_id"]:
+            raise CheckpointForeign(
+                "The checkpoint is of a query that reads the log of another broker, or of one whose data was there "
+                "before. Set option endpoint to that one, or begin with a new checkpointLocation."
+            )
 
 
 def describe(offset: Offset) -> str:

@@ -31,8 +31,8 @@ PLANNING_PATIENCE_S = 5.0
 TIMEOUT_S = 60.0
 _PAUSE_S = 0.25
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-_AWAY = frozenset({"broker_closed", "broker_stopped"})
-"""What a broker says that is about to stop: the next one will take it."""
+_LATER = frozenset({"broker_closed", "broker_stopped", "bulk_reader_failed", "stage_busy", "too_many_readers"})
+"""What a broker says that is about to stop, or has too much to do just now."""
 
 
 class Unfinished(Exception):
@@ -56,6 +56,11 @@ class Wire:
 
     def delete(self, *path: str) -> Any:
         return self._json("DELETE", path, None, None, PATIENCE_S)
+
+    @property
+    def place(self) -> dict[str, str]:
+        """What names the namespace, where that is not the usual one."""
+        return {} if self._server.namespace is None else {"namespace": self._server.namespace}
 
     def put_arrow(self, *path: str, file: IO[bytes]) -> Any:
         """Send a file from its beginning to its end."""
@@ -139,8 +144,6 @@ class Wire:
 
     def _target(self, path: tuple[str, ...], query: Query | None) -> str:
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        if self._server.namespace is not None:
-            given["namespace"] = self._server.namespace
         target = urlsplit(self._server.endpoint).path + "/v1/" + "/".join(quote(part, safe="") for part in path)
         return target + ("?" + urlencode(given, doseq=True) if given else "")
 
@@ -157,7 +160,7 @@ class Wire:
                 self._wait_unless_over(error, gives_up_at)
 
     def _wait_unless_over(self, error: Exception, gives_up_at: float) -> None:
-        if isinstance(error, BrokerRefused) and error.code not in _AWAY:
+        if isinstance(error, BrokerRefused) and error.code not in _LATER:
             raise error
         if time.monotonic() >= gives_up_at:
             raise BrokerUnreachable(

@@ -1,6 +1,6 @@
 """Publishing: rows are staged at the broker by tasks, and published together by the driver.
 
-A task sends what it has as one Arrow stream, kept by the broker under (job, batch, partition, attempt). When all tasks
+A task sends what it has as Arrow streams, kept by the broker under (job, batch, partition, attempt). When all tasks
 are done the driver names those that count, and the broker publishes exactly their rows under (job, batch), all or
 nothing; asked again, it publishes nothing again. What is staged but not published, as that of a task that was tried
 twice, is thrown away.
@@ -12,7 +12,7 @@ that Spark repeats after a crash is published once. A single write is a job of i
 
 from __future__ import annotations
 
-import tempfile
+import io
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,8 +25,10 @@ from smista.spark.errors import SparkError
 from smista.spark.options import Publishing
 from smista.spark.wire import Wire
 
-MEMORY_BYTES = 32 << 20
-"""What a task gathers in memory before it goes to a file; sent only when complete, so that it can be sent again."""
+PART_BYTES = 64 << 20
+"""How much a task gathers before it sends it; gathered, so that it can be sent again, and in memory."""
+COMMIT_PATIENCE_S = 900.0
+"""A commit is answered when all rows are durable, and asking again is waiting on."""
 
 
 @dataclass
@@ -34,8 +36,8 @@ class Staged(WriterCommitMessage):
     job: str
     batch: int
     partition: int
-    attempt: str
-    rows: int
+    attempts: list[int]
+    """One for each stream, in their order; none where there were no rows."""
 
 
 class Publisher:
@@ -46,36 +48,49 @@ class Publisher:
         self._wire = Wire(publishing.server)
 
     def stage(self, batches: Iterator[pa.RecordBatch], job: str, batch: int, partition: int) -> Staged:
-        # Of its own, and not the number of Spark's attempt: those begin again at 0 when a driver is restarted.
-        staged = Staged(job, batch, partition, uuid.uuid4().hex, 0)
-        with tempfile.SpooledTemporaryFile(MEMORY_BYTES) as file:
-            writer: pa.RecordBatchStreamWriter | None = None
-            for part in batches:
-                if not part.num_rows:
-                    continue
-                writer = writer or pa.ipc.new_stream(file, part.schema)
-                writer.write_batch(part)
-                staged.rows += part.num_rows
-            if writer is not None:
-                writer.close()
-                key = (job, str(batch), str(partition), staged.attempt)
-                self._wire.put_arrow("staged", *key, file=file)
+        staged = Staged(job, batch, partition, [])
+        gathered: list[pa.RecordBatch] = []
+        size = 0
+        for rows in batches:
+            gathered.append(rows)
+            size += rows.nbytes
+            if size >= PART_BYTES:
+                self._send(gathered, staged)
+                gathered, size = [], 0
+        self._send(gathered, staged)
         return staged
 
+    def _send(self, batches: list[pa.RecordBatch], staged: Staged) -> None:
+        if not any(batch.num_rows for batch in batches):
+            return
+        file = io.BytesIO()
+        with pa.ipc.new_stream(file, batches[0].schema) as stream:
+            for batch in batches:
+                stream.write_batch(batch)
+        # Of its own, and not the number of Spark's attempt: those begin again at 0 when a driver is restarted.
+        attempt = uuid.uuid4().int >> 66
+        key = (staged.job, str(staged.batch), str(staged.partition), str(attempt))
+        self._wire.put_arrow("staged", *key, file=file)
+        staged.attempts.append(attempt)
+
     def publish(self, messages: list[WriterCommitMessage | None]) -> None:
-        staged = [message for message in messages if isinstance(message, Staged) and message.rows]
+        staged = sorted(_those_with_rows(messages), key=lambda task: task.partition)
         if not staged:
             return
         publishing = self._publishing
-        place = {"queue": publishing.queue, "exchange": publishing.exchange, "namespace": publishing.server.namespace}
-        content = {name: value for name, value in place.items() if value is not None}
-        parts = [[part.partition, part.attempt] for part in sorted(staged, key=lambda part: part.partition)]
-        self._wire.post("staged", *_key(staged), "commit", content={**content, "parts": parts})
+        target = {"queue": publishing.queue} if publishing.queue is not None else {"exchange": publishing.exchange}
+        parts = [[task.partition, attempt] for task in staged for attempt in task.attempts]
+        content = {**target, **self._wire.place, "parts": parts}
+        self._wire.post("staged", *_key(staged), "commit", content=content, patience_s=COMMIT_PATIENCE_S)
 
     def discard(self, messages: list[WriterCommitMessage | None]) -> None:
-        staged = [message for message in messages if isinstance(message, Staged)]
+        staged = _those_with_rows(messages)
         if staged:
             self._wire.delete("staged", *_key(staged))
+
+
+def _those_with_rows(messages: list[WriterCommitMessage | None]) -> list[Staged]:
+    return [message for message in messages if isinstance(message, Staged) and message.attempts]
 
 
 def _key(staged: list[Staged]) -> tuple[str, str]:
