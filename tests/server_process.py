@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -18,15 +19,22 @@ _AMQP_LISTENING = re.compile(r"amqp listening on amqp://\S+:(\d+)")
 class ServerProcess:
     """Started by `start`, on a free port unless told otherwise; `kill` is kill -9, `stop` is SIGTERM."""
 
-    def __init__(self, data: Path | None = None, *flags: str) -> None:
+    def __init__(self, data: Path | None = None, *flags: str, variables: Mapping[str, str] | None = None) -> None:
         self._data = data
         self._flags = flags
+        self._variables = variables or {}
         self._process: subprocess.Popen[str] | None = None
         self._collecting: threading.Thread | None = None
         self.url = ""
         self.amqp_port = 0
         self.lines: list[str] = []
         """What it wrote so far, to either stream."""
+
+    @property
+    def data(self) -> Path:
+        """The directory of its log."""
+        assert self._data is not None
+        return self._data
 
     @property
     def port(self) -> int:
@@ -50,6 +58,7 @@ class ServerProcess:
         ports = ["--http-port", str(port), "--amqp-port", str(amqp_port)]
         command = [sys.executable, "-m", "smista", "serve", *place, *ports]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SMISTA_")}
+        environment.update(self._variables)
         self._process = subprocess.Popen(
             [*command, *self._flags],
             stdout=subprocess.PIPE,

@@ -277,7 +277,8 @@ class HttpProtocol(HttpToolsProtocol):
         What the client sent behind the request is lost, so the answer has to say that the connection will be closed.
         """
         cycle = self.running
-        assert cycle is not None
+        if cycle is None:
+            raise ConnectionResetError("the client has gone")
         self.flow.is_held = True
         self.flow.pause_reading()
         self.gathering.flush()

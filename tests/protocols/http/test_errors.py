@@ -23,6 +23,7 @@ from websockets.sync.client import ClientConnection, connect
 
 import smista.core
 import smista.engine
+import smista.protocols.bulk
 import smista.protocols.http
 from smista.engine import Broker
 from smista.errors import BrokerError
@@ -33,13 +34,14 @@ from smista.server.http_protocol import make_protocol
 from smista.server.settings import ServerSettings
 from tests.faults.failing import FailingDisk, failing_disk
 from tests.protocols.http.arrow_reader import stream
-from tests.protocols.http.caller import PATIENCE_S, Caller, Refusal, new_name
+from tests.protocols.http.bulk import open_log
+from tests.protocols.http.caller import PATIENCE_S, Answer, Caller, Refusal, new_name
 from tests.server_process import ServerProcess
 
 ROOT = Path(__file__).parents[3]
 NEVER_RAISED = {"broker_error", "request_error", "resource_low"}
 """Roots of others."""
-CAN_REACH_A_CLIENT = (smista.core, smista.engine, smista.protocols.http)
+CAN_REACH_A_CLIENT = (smista.core, smista.engine, smista.protocols.bulk, smista.protocols.http)
 """Where errors are made that a request may end in. Those of the log arrive as `broker_stopped` and `outcome_unknown`;
 a server that cannot start answers nobody; a client's own never leave it; other doors have tables of their own."""
 
@@ -453,6 +455,51 @@ def _(_: Caller) -> Refusal:
         assert http.send("GET", "/readyz").status == 503
         assert http.send("GET", "/healthz").status == 200
         return http.refused("queue.publish", queue=queue, message=1)
+
+
+@provokes("log_in_memory")
+def _(http: Caller) -> Refusal:
+    return http.send("GET", "/v1/log").refusal
+
+
+@provokes("log_position_dropped")
+def _(_: Caller) -> Refusal:
+    with on_disk("--log-retention-ms", "0", "--log-retention-bytes", "0", "--log-slack-bytes", "0") as (_server, http):
+        queue = http.new_queue()
+        while http.send("GET", "/v1/log/range").value["first"] == 1:
+            http.publish(queue, 1)
+            http.call("queue.purge", queue=queue)
+        return http.send("GET", "/v1/log?from=1").refusal
+
+
+@provokes("too_many_readers")
+def _(_: Caller) -> Refusal:
+    with on_disk() as (_server, http), contextlib.ExitStack() as readers:
+        queue = http.new_queue()
+        for _batch in range(20):
+            http.call("queue.publish_batch", queue=queue, messages=[{"message": "x" * 1000}] * 1_000)
+        while True:
+            answer = readers.enter_context(open_log(http.address, bodies="true"))
+            if answer.status != 200:
+                return Answer(answer.status, dict(answer.headers.items()), answer.read()).refusal
+
+
+@provokes("bulk_reader_failed")
+def _(_: Caller) -> Refusal:
+    # The process cannot begin, because it does not find the file that the broker has open.
+    with on_disk() as (server, http):
+        (server.data / "log.db").rename(server.data / "elsewhere")
+        return http.send("GET", "/v1/log/plan").refusal
+
+
+@contextlib.contextmanager
+def on_disk(*flags: str) -> Iterator[tuple[ServerProcess, Caller]]:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        ServerProcess(Path(directory) / "data", *flags) as server,
+        Caller(server.address) as http,
+    ):
+        yield server, http
 
 
 def test_every_code_has_its_cause_here() -> None:

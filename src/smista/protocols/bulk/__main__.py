@@ -2,4 +2,5 @@
 
 from smista.protocols.bulk.process import main
 
-main()
+if __name__ == "__main__":
+    main()

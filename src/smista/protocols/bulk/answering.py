@@ -69,24 +69,30 @@ class Answer:
             raise
         self._send(_HEAD.format(how="transfer-encoding: chunked\r\n" if request.is_chunked else "").encode())
         self._send_piece(self._builder.schema.serialize())
-        for batch in self._batches(chain(first, blocks)):
-            self._send_piece(batch.serialize())
-            self.rows += len(batch)
+        for row_count, batch in self._batches(chain(first, blocks)):
+            self._send_piece(batch)
+            self.rows += row_count
         self._send_piece(_END)
         if request.is_chunked:
             self._send(b"0\r\n\r\n")
         self._close()
 
-    def _batches(self, blocks: Iterator[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, blocks: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, pa.Buffer]]:
+        """Batches as they are sent, each with its count of rows."""
         rows = self._decoder
         for position, block in blocks:
             rows.add(position, block)
             if rows.row_count >= ROWS or rows.body_bytes >= BODY_BYTES:
-                yield from self._builder.build(rows)
-                rows.clear()
+                yield from self._finished()
             elif not rows.row_count:
                 self._check_reader()
-        yield from self._builder.build(rows)
+        yield from self._finished()
+
+    def _finished(self) -> list[tuple[int, pa.Buffer]]:
+        """What was collected, written out. Nothing else of it is kept while the reader takes its time."""
+        batches = [(len(batch), batch.serialize()) for batch in self._builder.build(self._decoder)]
+        self._decoder.clear()
+        return batches
 
     def _accepts(self, namespace: str, name: str) -> bool:
         request = self._request

@@ -6,6 +6,7 @@ over to the process that writes them, see `smista.protocols.bulk`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Iterable
@@ -16,6 +17,7 @@ import msgspec
 
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine import Broker
+from smista.engine.measures import LogRange
 from smista.errors import BrokerError
 from smista.protocols.bulk.columns import COLUMNS, CONTENT_TYPE, KINDS
 from smista.protocols.bulk.errors import LogPositionDropped, dropped
@@ -29,6 +31,8 @@ from smista.protocols.http.formats import JSON, Format
 
 HAND_OVER = "smista.hand_over"
 """The server's own extension of ASGI: gives the connection away."""
+DURABLE_S = 1.0
+"""How long to wait for what is being written; a full disk may never take it."""
 NO_LIMIT = 1 << 62
 PARTITIONS_MAX = 10_000
 
@@ -105,7 +109,7 @@ async def answer(
             await _read(_query(ReadLog, scope), scope, send, broker, log_reader)
             return
         case "/v1/log/range":
-            found: object = _range(_query(ShowRange, scope), broker)
+            found: object = await _range(_query(ShowRange, scope), broker)
         case _:
             found = await _plan(_query(PlanRead, scope), broker, log_reader)
     await respond(send, 200, written_in.content_type, written_in.encode(found))
@@ -119,8 +123,8 @@ def _query(kind: type[Q], scope: Scope) -> Q:
         raise InvalidRequest(f"{error}, in the query.") from None
 
 
-def _range(query: ShowRange, broker: Broker) -> Range:
-    kept = broker.log_range()
+async def _range(query: ShowRange, broker: Broker) -> Range:
+    kept = await _kept(broker)
     position = None if query.at_ms is None else max(kept.first, broker.log_position_at(query.at_ms))
     return Range(broker.ids.log_id, kept.first, kept.next, kept.first_at_ms, kept.next_at_ms, position)
 
@@ -134,10 +138,16 @@ async def _plan(query: PlanRead, broker: Broker, log_reader: LogReader) -> Plan:
     return await log_reader.plan(broker, request)
 
 
+async def _kept(broker: Broker) -> LogRange:
+    """What can be read. Everything that was done before the request is in it, unless the disk takes too long."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(broker.durable(), DURABLE_S)
+    return broker.log_range()
+
+
 async def _bounds(start: int | None, end: int | None, broker: Broker) -> tuple[int, int]:
-    """The range within what is kept and durable. Everything that was done before the request is in it."""
-    await broker.durable()
-    kept = broker.log_range()
+    """The range within what is kept and durable."""
+    kept = await _kept(broker)
     start = kept.first if start is None else start
     if start < kept.first:
         raise LogPositionDropped(dropped(start, kept.first))
