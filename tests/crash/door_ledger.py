@@ -119,7 +119,9 @@ class DoorLedger:
         """None for what should not have been delivered."""
         self.totals["delivered"] += 1
         message = name_in(body)
-        copy = self._look_up(message, body, message_id)
+        # What went out before a kill may not have been on disk, if its publish was not confirmed either.
+        is_from_before = bool(self._kills_ms) and at_ms <= self._kills_ms[-1]
+        copy = self._look_up(message, body, None if is_from_before else message_id)
         if copy is None:
             return None
         if copy.is_acknowledged:
@@ -134,14 +136,15 @@ class DoorLedger:
         self._held.setdefault(connection, []).append(handed)
         return handed
 
-    def _look_up(self, message: str, body: bytes, message_id: str) -> Copy | None:
+    def _look_up(self, message: str, body: bytes, message_id: str | None) -> Copy | None:
         copy = self._copies.get(message)
         if copy is None or copy.is_refused:
             self._report("unexpected", f"{message} ({message_id})")
             return None
         if digest_of(body) != copy.digest:
             self._report("changed", f"{message} ({message_id})")
-        self._identify(message, copy, message_id)
+        if message_id is not None:
+            self._identify(message, copy, message_id)
         return copy
 
     def _cause(self, last: Handed, handed: Handed) -> str:
@@ -187,6 +190,10 @@ class DoorLedger:
     def killed(self, at_ms: int) -> None:
         """The broker is dead, as of now."""
         self._kills_ms.append(at_ms)
+        for copy in self._copies.values():
+            if not copy.is_confirmed:
+                # Whoever saw it saw it before it was on disk: published again, it is another message.
+                copy.message_ids.clear()
         self.totals["kills"] += 1
 
     def expected(self) -> set[str]:

@@ -271,6 +271,19 @@ def test_a_delivery_before_the_end_of_the_lease_is_a_duplicate(story: Story) -> 
     assert story.ledger.kinds == {"duplicate"}
 
 
+def test_what_was_seen_unconfirmed_before_a_kill_may_be_another_message_after_it() -> None:
+    ledger = DoorLedger()
+    body = body_of("m", 50)
+    ledger.publishing("m", body)
+    ledger.delivered(body, "id-1", at_ms=100, until_ms=None, connection="a connection")
+    ledger.killed(200)
+    ledger.delivered(body, "id-1", at_ms=150, until_ms=None, connection="a connection")
+    ledger.confirmed("m", "id-2")
+    assert "doubled" not in ledger.kinds
+    ledger.delivered(body, "id-1", at_ms=1_000, until_ms=None, connection="a connection")
+    assert "doubled" in ledger.kinds
+
+
 def test_one_publish_may_not_become_two_messages(story: Story) -> None:
     story.look(Found("id-1", story.body), Found("id-2", story.body))
     assert story.ledger.kinds == {"doubled"}
