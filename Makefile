@@ -40,7 +40,7 @@ format: environment ## format, and fix what the linter can fix
 	@$(BIN)/ruff format .
 
 clean: ## remove whatever the other targets made
-	rm -rf .venv .venv.lock .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .venv.lock .hypothesis .schemathesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests bench tools -name __pycache__ -prune -exec rm -rf {} +
 
 environment: python
