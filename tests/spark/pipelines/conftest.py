@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from smista import Client
 from smista.spark.pipelines.rows import COLUMNS, schema
 from smista.spark.pipelines.run import Run
+from tests.server_process import ServerProcess
 
 BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SETTINGS = {
@@ -79,3 +81,37 @@ def log(spark: SparkSession) -> Log:
 def found(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
     """The rows as tuples of these columns, sorted."""
     return sorted((tuple(row[name] for name in columns) for row in frame.collect()), key=str)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("broker")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(broker: ServerProcess) -> Iterator[Client]:
+    with Client(broker.url) as client:
+        yield client
+
+
+_names = itertools.count(1)
+
+
+@pytest.fixture
+def queue(client: Client) -> str:
+    """A queue nobody else uses."""
+    name = f"orders-{next(_names)}"
+    client.declare_queue(name)
+    return name
+
+
+@pytest.fixture
+def at_broker(spark: SparkSession, told: list[str], broker: ServerProcess) -> Run:
+    """A run that has a broker."""
+    return Run(spark=spark, endpoint=broker.url, tell=told.append)
+
+
+def bodies(client: Client, queue: str) -> list[str]:
+    """What lies ready in a queue, in order."""
+    return [message.text() for message in client.peek(queue, 1_000)]

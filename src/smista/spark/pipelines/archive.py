@@ -22,7 +22,7 @@ from smista.spark.pipelines import functions as sql
 from smista.spark.pipelines.command import Queues, main, pipeline
 from smista.spark.pipelines.folder import alone_in
 from smista.spark.pipelines.manifests import Archive, Contents, Manifest, merged_columns, now_ms
-from smista.spark.pipelines.rows import COLUMNS, Source
+from smista.spark.pipelines.rows import COLUMNS, log_options
 from smista.spark.pipelines.run import Run
 from smista.spark.pipelines.summary import Summary
 
@@ -52,12 +52,12 @@ def archive(
     """Copy the log into Parquet files, each row once, and go on from there the next time."""
     if start not in ("earliest", "latest") and not start.isdecimal():
         raise InvalidOption(f"--from {start} is neither earliest, latest nor a position of the log.")
-    source = Source(queues=tuple(sorted(queue or ())))
+    queues = tuple(sorted(queue or ()))
     place = Archive(to)
-    place.opened_for(Contents(queues=list(source.queues), namespace=run.namespace, has_bodies=has_bodies))
+    place.opened_for(Contents(queues=list(queues), namespace=run.namespace, has_bodies=has_bodies))
     columns = [name for name in COLUMNS if has_bodies or name != "body"]
     options = {
-        **source.options(run, columns),
+        **log_options(run, columns, queues),
         "startingOffsets": _resumed(place, start),
         "maxRowsPerTrigger": str(batch_rows),
         "maxBytesPerTrigger": str(batch_bytes),

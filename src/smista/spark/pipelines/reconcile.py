@@ -62,12 +62,12 @@ def reconcile(
     def once() -> Summary:
         before = live_now(run) if compares else {}
         rows = rows_from.rows(run, columns=LIFE)
-        stays = followed(rows).persist()
+        stays = rows_from.only(followed(rows)).persist()
         try:
             balance = {(row.namespace, row.queue): row.asDict() for row in balances(stays).collect()}
             after = live_now(run) if compares else {}
             still = {name: count for name, count in after.items() if before.get(name) == count}
-            found = faults(rows, stays)
+            found = rows_from.only(faults(rows, stays))
             if compares:
                 found = found.unionByName(_differences(run, balance, still))
             if to is not None:

@@ -7,6 +7,7 @@ other message of the broker ever has; one that is moved (dead-lettered, redriven
 
 from __future__ import annotations
 
+import fnmatch
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -74,30 +75,41 @@ class Source:
             raise InvalidOption("--since must be before --until.")
 
     def rows(self, run: Run, *, columns: list[str] | None = None) -> DataFrame:
-        """The rows with these columns, all of them where none are named."""
+        """The rows with these columns, all of them where none are named; of all queues.
+
+        Messages move from queue to queue, and a move is a row of the queue that is left: so a message can be followed
+        in the rows of all queues only, and `only` picks those wanted afterwards.
+        """
         wanted = list(COLUMNS) if columns is None else columns
         if self.archive is not None:
             from smista.spark.pipelines.manifests import Archive
 
-            archived = Archive(self.archive).rows(run.spark, self.queues, self.since_ms, self.until_ms)
+            archived = Archive(self.archive).rows(run.spark, (), self.since_ms, self.until_ms)
             if run.namespace is not None:
                 archived = archived.where(archived.namespace == run.namespace)
             return archived.select(*wanted)
         run.must_reach_broker()
-        reader = run.spark.read.format("smista").options(**self.options(run, wanted))
+        reader = run.spark.read.format("smista").options(**log_options(run, wanted))
         if self.since_ms is not None:
             reader = reader.option("startingTimestamp", str(self.since_ms))
         if self.until_ms is not None:
             reader = reader.option("endingTimestamp", str(self.until_ms))
         return reader.load().select(*wanted)
 
-    def options(self, run: Run, columns: list[str]) -> dict[str, str]:
-        """What the data source has to be told to read these columns of the log."""
-        options = {**run.broker_options, "columns": ",".join(columns), "includeBody": str("body" in columns).lower()}
-        if self.queues:
-            options["queue"] = ",".join(self.queues)
-        return options
+    def only(self, frame: DataFrame) -> DataFrame:
+        """Of a frame with a column `queue`, the rows of the queues wanted."""
+        if not self.queues:
+            return frame
+        return frame.where(frame.queue.rlike(f"^(?:{'|'.join(map(fnmatch.translate, self.queues))})"))
 
     def __str__(self) -> str:
         place = "the log" if self.archive is None else f"the archive {self.archive}"
         return f"{place}, {', '.join(self.queues)}" if self.queues else place
+
+
+def log_options(run: Run, columns: list[str], queues: tuple[str, ...] = ()) -> dict[str, str]:
+    """What the data source has to be told to read these columns of the log."""
+    options = {**run.broker_options, "columns": ",".join(columns), "includeBody": str("body" in columns).lower()}
+    if queues:
+        options["queue"] = ",".join(queues)
+    return options
