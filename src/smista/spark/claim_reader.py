@@ -278,6 +278,7 @@ class Heartbeat:
         self._stopped = threading.Event()
         self._failure: BrokerRefused | None = None
         self._thread: threading.Thread | None = None
+        self._parent = os.getppid()
         self.session = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
     @property
@@ -308,7 +309,8 @@ class Heartbeat:
         return self._wire.post(*self._consumer, "heartbeat", content=content)
 
     def _run(self) -> None:
-        while not self._stopped.wait(min(BEAT_S, self._lease_ms / 3000)):
+        # A reader that outlives its driver, waiting in a call, must not keep the name from the next one.
+        while not self._stopped.wait(min(BEAT_S, self._lease_ms / 3000)) and os.getppid() == self._parent:
             try:
                 self.beat()
             except BrokerRefused as refusal:

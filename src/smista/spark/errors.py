@@ -3,7 +3,7 @@
     BrokerError
     └── SparkError
         ├── JavaNotFound        no Java that Spark can run on
-        ├── InvalidOption       an option of the data source is unknown, or its value is
+        ├── WrongOption         an option of the data source is unknown, or its value is
         ├── WrongColumns        a schema that was asked for, or rows to publish, do not fit
         ├── BrokerUnreachable   nobody answers at the endpoint, or the answer broke off again and again
         ├── BrokerRefused       the broker's own error; `code` is the broker's
@@ -29,8 +29,8 @@ class JavaNotFound(SparkError):
     code: ClassVar[str] = "java_not_found"
 
 
-class InvalidOption(SparkError):
-    code: ClassVar[str] = "invalid_option"
+class WrongOption(SparkError):
+    code: ClassVar[str] = "wrong_option"
 
 
 class WrongColumns(SparkError):

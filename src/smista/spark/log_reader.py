@@ -81,8 +81,8 @@ class LogRanges:
         if self._reading.is_loss_an_error:
             raise LogPositionLost(
                 f"The log no longer has positions {position} to {first - 1}: it begins at {first}. Run the query more "
-                "often, or have the broker keep more (its setting log_retention). To go on without them, set option "
-                "failOnDataLoss=false."
+                "often, or have the broker keep more (its settings log_retention_ms and log_retention_bytes). To go on "
+                "without them, set option failOnDataLoss=false."
             )
         print(f"smista: positions {position} to {first - 1} of the log are gone and left out", file=sys.stderr)
         return first

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from smista.spark.errors import InvalidOption
+from smista.spark.errors import WrongOption
 
 ENDPOINT = "http://127.0.0.1:9324"
 ENDPOINT_VARIABLE = "SMISTA_URL"
@@ -114,7 +114,7 @@ class Given:
         self._check("streaming the log" if is_stream else "reading the log")
         for offsets, timestamp in (_STARTING, _ENDING):
             if self.text(offsets) and self.text(timestamp):
-                raise InvalidOption(f"Options {offsets} and {timestamp} say the same thing twice; leave one out.")
+                raise WrongOption(f"Options {offsets} and {timestamp} say the same thing twice; leave one out.")
         return LogReading(
             *self._common(),
             kinds=self.names("kinds") or (),
@@ -129,10 +129,10 @@ class Given:
         self._check("consuming a queue")
         common = self._common()
         if len(common[1]) != 1 or set(common[1][0]) & set("*?["):
-            raise InvalidOption("Mode consume takes one queue by its name: set option queue, and a query for each.")
+            raise WrongOption("Mode consume takes one queue by its name: set option queue, and a query for each.")
         consumer = self.text("consumer")
         if not consumer:
-            raise InvalidOption(
+            raise WrongOption(
                 "Mode consume needs option consumer: a name of your choice under which the broker keeps this query's "
                 "claims. Give every query its own."
             )
@@ -147,10 +147,10 @@ class Given:
         self._check("publishing")
         queue, exchange = self.text("queue"), self.text("exchange")
         if (queue is None) == (exchange is None):
-            raise InvalidOption("Publishing needs option queue or option exchange: one of them, not both.")
+            raise WrongOption("Publishing needs option queue or option exchange: one of them, not both.")
         job, batch = self.text("jobId"), self.integer("batchId", -1)
         if (job is None) != (batch < 0):
-            raise InvalidOption("Options jobId and batchId go together: what was published under them is not again.")
+            raise WrongOption("Options jobId and batchId go together: what was published under them is not again.")
         return Publishing(self._server(), queue, exchange, job, None if batch < 0 else batch)
 
     def _check(self, role: str) -> None:
@@ -161,7 +161,7 @@ class Given:
         spelled = {name.lower(): name for names in _ROLES.values() for name in names}
         named = ", ".join(spelled.get(name, name) for name in unknown)
         does = "does not go with" if all(name in spelled for name in unknown) else "is not known for"
-        raise InvalidOption(f"Option {named} {does} {role}. Its options: {', '.join(sorted(_ROLES[role]))}.")
+        raise WrongOption(f"Option {named} {does} {role}. Its options: {', '.join(sorted(_ROLES[role]))}.")
 
     def _server(self) -> Server:
         given = self.text("endpoint") or os.environ.get(ENDPOINT_VARIABLE) or ENDPOINT
@@ -185,7 +185,7 @@ class Given:
             delay_ms=self.duration_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
         )
         if limits.min_rows > limits.max_rows:
-            raise InvalidOption("Option minRowsPerTrigger is above maxRowsPerTrigger; no batch could ever be both.")
+            raise WrongOption("Option minRowsPerTrigger is above maxRowsPerTrigger; no batch could ever be both.")
         return limits
 
     # -- values -------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Given:
     def text(self, name: str) -> str | None:
         value = self._values.get(name.lower())
         if value is not None and not value.strip():
-            raise InvalidOption(f"Option {name} is empty; leave it out or give it a value.")
+            raise WrongOption(f"Option {name} is empty; leave it out or give it a value.")
         return value
 
     def names(self, name: str) -> tuple[str, ...] | None:
@@ -203,7 +203,7 @@ class Given:
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
         value = (self.text(name) or default).lower()
         if value not in choices:
-            raise InvalidOption(f"Option {name} is {value!r}; it is one of {', '.join(choices)}.")
+            raise WrongOption(f"Option {name} is {value!r}; it is one of {', '.join(choices)}.")
         return value
 
     def flag(self, name: str) -> bool | None:
@@ -215,7 +215,7 @@ class Given:
         if value is None:
             return default
         if not re.fullmatch(r"\d{1,18}", value) or int(value) < least:
-            raise InvalidOption(f"Option {name} is {value!r}; it is a whole number, {least} or more.")
+            raise WrongOption(f"Option {name} is {value!r}; it is a whole number, {least} or more.")
         return int(value)
 
     def duration_ms(self, name: str, default: int) -> int:
@@ -224,7 +224,7 @@ class Given:
             return default
         found = re.fullmatch(r"(\d{1,12})\s*(ms|s|m|h|d)?", value.strip())
         if found is None:
-            raise InvalidOption(f"Option {name} is {value!r}; write milliseconds, or 500ms, 30s, 5m, 2h, 1d.")
+            raise WrongOption(f"Option {name} is {value!r}; write milliseconds, or 500ms, 30s, 5m, 2h, 1d.")
         return int(found[1]) * _UNITS_MS[found[2] or "ms"]
 
     def instant(self, name: str) -> int | None:
@@ -235,7 +235,7 @@ class Given:
         try:
             read = datetime.fromisoformat(value)
         except ValueError:
-            raise InvalidOption(
+            raise WrongOption(
                 f"Option {name} is {value!r}; write 2026-01-31T12:00:00Z (UTC unless it says so), or milliseconds "
                 "since 1970."
             ) from None
@@ -246,7 +246,7 @@ class Given:
         if value in ("earliest", "latest"):
             return value
         if not re.fullmatch(r"\d{1,18}", value):
-            raise InvalidOption(f"Option {name} is {value!r}; it is earliest, latest or a position of the log.")
+            raise WrongOption(f"Option {name} is {value!r}; it is earliest, latest or a position of the log.")
         return int(value)
 
 
@@ -258,7 +258,7 @@ def endpoint_of(address: str) -> str:
     except ValueError:
         host = port = None
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or parts.username:
-        raise InvalidOption(f"Option endpoint is {address!r}; write it as {ENDPOINT}.")
+        raise WrongOption(f"Option endpoint is {address!r}; write it as {ENDPOINT}.")
     host = f"[{host}]" if ":" in host else host
     port = port or (443 if parts.scheme == "https" else 9324)
     return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"

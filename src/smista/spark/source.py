@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from smista.spark import columns
 from smista.spark.claim_reader import ClaimStreamReader
-from smista.spark.errors import InvalidOption
+from smista.spark.errors import WrongOption
 from smista.spark.log_reader import LogReader, LogStreamReader
 from smista.spark.options import CONSUME, Given
 from smista.spark.writer import SmistaStreamWriter, SmistaWriter
@@ -48,7 +48,7 @@ class SmistaSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._given.mode == CONSUME:
-            raise InvalidOption(
+            raise WrongOption(
                 "Mode consume is for spark.readStream: only a stream says when its rows are safe, so that they can be "
                 "acknowledged. For a job that ends by itself, add .trigger(availableNow=True)."
             )
@@ -67,12 +67,12 @@ class SmistaSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
-            raise InvalidOption("A queue cannot be overwritten: use mode('append'), and purge it before if need be.")
+            raise WrongOption("A queue cannot be overwritten: use mode('append'), and purge it before if need be.")
         columns.check_published(schema)
         return SmistaWriter(self._given.publishing())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         if overwrite:
-            raise InvalidOption("A queue takes appended rows only: use outputMode('append') or 'update'.")
+            raise WrongOption("A queue takes appended rows only: use outputMode('append') or 'update'.")
         columns.check_published(schema)
         return SmistaStreamWriter(self._given.publishing())
