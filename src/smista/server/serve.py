@@ -71,7 +71,7 @@ class Server:
         self._announce = announce
         self._stopping = asyncio.Event()
         self._log_reader = LogReader(
-            None if settings.memory else Path(settings.data).absolute(), timeout_s=settings.body_timeout_s
+            None if settings.memory else Path(settings.data).absolute(), timeout_s=settings.bulk_timeout_s
         )
         self._door = HttpDoor(
             request_bytes_max=settings.request_bytes_max,

@@ -66,6 +66,9 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     output_bytes_max: int = 16 * MIB
     """A reader that stands still while more than this waits for it is cut off after 5 s rather than `body_timeout_s`,
     and a WebSocket's whose pings make more than this wait, at once."""
+    bulk_timeout_s: float = 600.0
+    """How long a reader of the log in bulk may take nothing; then its connection is cut. It costs nobody anything, so it
+    may be as long as a slow job needs for one batch."""
     drain_timeout_s: float = 30.0
     """How long a stopping server lets requests and confirms finish."""
     websocket_ping_s: float = 20.0
@@ -111,6 +114,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "body_timeout_s": _TIMEOUT,
     "keep_alive_s": _TIMEOUT,
     "output_bytes_max": (64 * KIB, 1 << 40),
+    "bulk_timeout_s": _TIMEOUT,
     "drain_timeout_s": (0.0, 86_400.0),
     "websocket_ping_s": (0.0, 86_400.0),
     "websocket_frame_bytes_max": (KIB, 1 << 31),

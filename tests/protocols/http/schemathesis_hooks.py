@@ -106,6 +106,11 @@ def before_call(context: schemathesis.HookContext, case: Case[Any], kwargs: dict
     turn = next(_turn)
     if not is_positive or turn % 5 == 0 or not case.path.startswith("/v1/"):
         return
+    if case.path.startswith("/v1/log"):
+        # Blocks, columns and kinds made up at random are none.
+        made_up = ("from", "to", "columns", "kind")
+        case.query = {name: value for name, value in case.query.items() if name not in made_up}
+        return
     broker = Broker(case.operation.base_url or "")
     case.query = {name: value for name, value in (case.query or {}).items() if name != "namespace"}
     body = case.body if isinstance(case.body, dict) else {}

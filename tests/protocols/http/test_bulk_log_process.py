@@ -41,7 +41,7 @@ STALL_S = 2.0
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """With a log far larger than what sockets and buffers take in."""
-    flags = ("--body-timeout-s", str(STALL_S))
+    flags = ("--bulk-timeout-s", str(STALL_S))
     with ServerProcess(tmp_path_factory.mktemp("bulk") / "data", *flags) as server:
         fill(server)
         yield server

@@ -118,8 +118,8 @@ def fuzz(server: ServerProcess, *options: str, in_msgpack: bool) -> int:
 
 
 @pytest.fixture
-def fresh() -> Iterator[ServerProcess]:
-    with ServerProcess() as server:
+def fresh(tmp_path: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path / "data") as server:
         yield server
 
 

@@ -5,8 +5,9 @@ as one array. Messages that enter become **entries** beside their run: the fixed
 envelope by its code, the body as a view of the block. Nothing is decoded that was not asked for, and records of kinds
 or queues that were not asked for are stepped over; they only count, so that the rows after them keep their index.
 
-Measured on one core of a busy machine, rows of 1 KB: 0.5 us for an entry in a batch of equal ones, 1.2 us in one of
-different ones, 2.5 us for a record that has one row alone.
+Measured with bodies of 1 KB and all columns, from blocks to bytes that can be sent, on two cores with three times as
+much to do: 1.4 us for a row of a batch of equal messages, 2.2 us of different ones, 5 us for one published alone. And
+without bodies: 0.8, 1.7 and 3.5 us; 1.7 us for an acknowledgement alone, 0.7 us in batches of 100.
 """
 
 from __future__ import annotations
@@ -134,6 +135,7 @@ class Decoder:
         self._consumer_codes: dict[bytes, int] = {}
         self._position = 0
         self._index = 0
+        self._view = memoryview(b"")
         self._take = {
             Kind.ENQUEUED: self._enqueued,
             Kind.FANNED_OUT: self._fanned_out,
@@ -177,6 +179,7 @@ class Decoder:
         """Collect the rows of one block."""
         self._position = position
         self._index = 0
+        self._view = memoryview(block)
         take = self._take
         try:
             for kind, start, end in walk(block):
@@ -262,8 +265,8 @@ class Decoder:
         self.entry_count += count
 
     def _take_each(self, block: bytes, offset: int, end: int, count: int) -> None:
-        view = memoryview(block) if self._has_bodies else None
-        entries, bodies, lengths = self.entries, self.bodies, _LENGTHS.unpack_from
+        view = self._view if self._has_bodies else None
+        entries, bodies, lengths, has_envelopes = self.entries, self.bodies, _LENGTHS.unpack_from, self._has_envelopes
         for entry in range(self.entry_count, self.entry_count + count):
             flags = block[offset + 9]
             envelope_bytes, body_bytes = lengths(block, offset + 10)
@@ -271,8 +274,11 @@ class Decoder:
             offset += 18
             if flags:
                 offset = self._take_times(block, offset, flags, entry)
-            if self._has_envelopes:
-                self._take_envelope(block[offset : offset + envelope_bytes])
+            if has_envelopes:
+                if envelope_bytes:
+                    self._take_envelope(block[offset : offset + envelope_bytes])
+                else:
+                    self.envelope_codes.append(NONE)
             offset += envelope_bytes
             if view is not None:
                 bodies.append(view[offset : offset + body_bytes])
@@ -315,7 +321,9 @@ class Decoder:
             self._take_envelopes(block, start + body_at - envelope_bytes, stride, count, envelope_bytes)
         if self._has_bodies:
             if body_bytes:
-                self.bodies.append(np.ndarray((count, body_bytes), "u1", block, start + body_at, (stride, 1)).tobytes())
+                bodies = np.ndarray((count, body_bytes), "u1", block, start + body_at, (stride, 1))
+                # `tobytes` would go byte by byte here.
+                self.bodies.append(np.ascontiguousarray(bodies).data)
             self.body_bytes += count * body_bytes
         return True
 
@@ -345,7 +353,7 @@ class Decoder:
         body_at = envelope_at + envelope_bytes
         offset = body_at + body_bytes
         envelope = block[envelope_at:body_at]
-        body = memoryview(block)[body_at:offset]
+        body = self._view[body_at:offset]
         for _ in range(count):
             number, sequence, priority, flags = _TARGET.unpack_from(block, offset)
             offset += _TARGET.size
@@ -464,7 +472,7 @@ class Decoder:
             self.sequences.append(block[start + 4 : start + 12])
 
     def _parked(self, block: bytes, start: int, end: int) -> None:
-        parked = records.read_parked(memoryview(block)[start:end])
+        parked = records.read_parked(self._view[start:end])
         code = self._step(_DEAD_LETTERED, parked.queue, 1)
         if code >= 0:
             error = self._error(parked.error)
@@ -472,7 +480,7 @@ class Decoder:
             self.sequences.append(_U64.pack(parked.sequence))
 
     def _moved(self, block: bytes, start: int, end: int) -> None:
-        moved = records.read_moved(memoryview(block)[start:end])
+        moved = records.read_moved(self._view[start:end])
         kind = _MOVED if moved.reason == Reason.REDRIVEN else _DEAD_LETTERED
         code = self._step(kind, moved.source, 1)
         if code < 0:
@@ -491,7 +499,7 @@ class Decoder:
 
     def _readdressed(self, block: bytes, start: int, end: int) -> None:
         """Belongs to the move before it, if that is a row."""
-        record = records.unpack(memoryview(block)[start:end], ReaddressedRecord)
+        record = records.unpack(self._view[start:end], ReaddressedRecord)
         if not self.runs or not self._has_envelopes:
             return
         *numbers, envelope = _RUN.unpack(self.runs[-1])
@@ -508,7 +516,7 @@ class Decoder:
             self.sequences.append(_NO_SEQUENCE)
 
     def _queue_deleted(self, block: bytes, start: int, end: int) -> None:
-        deleted = records.unpack(memoryview(block)[start:end], QueueDeletedRecord)
+        deleted = records.unpack(self._view[start:end], QueueDeletedRecord)
         code = self._step(_DELETED, deleted.number, 1)
         if code >= 0:
             self._plain_run(_DELETED, code, deleted.at_ms, 1)

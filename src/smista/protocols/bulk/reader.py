@@ -64,7 +64,7 @@ class BulkMeasures(msgspec.Struct):
 class LogReader:
     """Lives on one loop."""
 
-    def __init__(self, directory: Path | None, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, directory: Path | None, *, timeout_s: float = 600.0) -> None:
         """`directory` is the log's; None for a log that is in memory only. A reader that takes nothing for `timeout_s`
         is cut off."""
         self.measures = BulkMeasures()
@@ -149,7 +149,8 @@ class _Process:
         """Takes a few milliseconds."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            command = [sys.executable, "-m", "smista.protocols.bulk", str(theirs.fileno()), *arguments]
+            # -P: what lies about where the server was started is not to be imported.
+            command = [sys.executable, "-P", "-m", "smista.protocols.bulk", str(theirs.fileno()), *arguments]
             self._popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         ours.setblocking(False)
         self.is_gone = False

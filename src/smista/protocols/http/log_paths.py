@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from smista.core.errors import InvalidArgument
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine import Broker
 from smista.engine.measures import LogRange
@@ -152,13 +153,13 @@ async def _bounds(start: int | None, end: int | None, broker: Broker) -> tuple[i
     if start < kept.first:
         raise LogPositionDropped(dropped(start, kept.first))
     if start > kept.next:
-        raise InvalidRequest(
+        raise InvalidArgument(
             f"Block {start} is not written yet, the next is {kept.next}; was the position given by another broker? "
             "/v1/log/range tells which log this is."
         )
     end = kept.next if end is None else min(end, kept.next)
     if end < start:
-        raise InvalidRequest(f"`to` is {end} and lies before `from`, which is {start}.")
+        raise InvalidArgument(f"`to` is {end} and lies before `from`, which is {start}.")
     return start, end
 
 
@@ -188,7 +189,7 @@ async def _read(query: ReadLog, scope: Scope, send: Send, broker: Broker, log_re
 def _known(field: str, names: list[str], known: Iterable[str]) -> list[str]:
     for name in names:
         if name not in known:
-            raise InvalidRequest(f"`{field}` has {name!r:.100}, which is none; there are {', '.join(known)}.")
+            raise InvalidArgument(f"`{field}` has {name!r:.100}, which is none; there are {', '.join(known)}.")
     return names
 
 
