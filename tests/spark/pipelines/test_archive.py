@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from smista.spark.errors import InvalidOption
+from smista.spark.errors import WrongOption
 from smista.spark.pipelines import archive as pipeline
 from smista.spark.pipelines.archive import archive, write_batch
 from smista.spark.pipelines.errors import ArchiveDamaged, ArchiveDiffers, PipelineFailed
@@ -182,12 +182,12 @@ def test_an_archive_is_of_the_same_queues_for_ever(run: Run, place: Archive) -> 
 
 def test_wrong_options_are_answered_before_spark_is_started(tmp_path: Path) -> None:
     run = Run()
-    with pytest.raises(InvalidOption, match="--from soon is neither"):
+    with pytest.raises(WrongOption, match="--from soon is neither"):
         archive(run, to=str(tmp_path), start="soon")
-    with pytest.raises(InvalidOption, match="not on a mounted file system"):
+    with pytest.raises(WrongOption, match="not on a mounted file system"):
         archive(run, to="s3://bucket/archive")
     with alone_in(tmp_path, "this"), pytest.raises(Exception, match="Another run is at work"):
         archive(run, to=str(tmp_path))
-    with pytest.raises(InvalidOption, match="There is no archive in"):
+    with pytest.raises(WrongOption, match="There is no archive in"):
         Archive(tmp_path / "nowhere").must_exist()
     assert local_path("file:///a%20b") == Path("/a b")

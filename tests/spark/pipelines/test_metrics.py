@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from smista.spark.errors import InvalidOption
+from smista.spark.errors import WrongOption
 from smista.spark.pipelines import lifecycle, report
 from smista.spark.pipelines.archive import write_batch
 from smista.spark.pipelines.manifests import Archive, Contents
@@ -119,7 +119,7 @@ def test_an_empty_archive_has_an_empty_report(run: Run, tmp_path: Path) -> None:
 
 
 def test_wrong_options_are_answered_before_spark_is_started(tmp_path: Path) -> None:
-    with pytest.raises(InvalidOption, match="--since must be before --until"):
+    with pytest.raises(WrongOption, match="--since must be before --until"):
         metrics(Run(), to=str(tmp_path), since=2, until=1)
 
 

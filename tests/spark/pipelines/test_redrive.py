@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from smista import Client
-from smista.spark.errors import InvalidOption
+from smista.spark.errors import WrongOption
 from smista.spark.pipelines.redrive import redrive
 from smista.spark.pipelines.run import Run
 from smista.spark.pipelines.triage import triage
@@ -51,9 +51,9 @@ def test_what_is_chosen_goes_back_and_is_audited(
 
 
 def test_wrong_options_are_answered_before_spark_is_started(tmp_path: Path) -> None:
-    with pytest.raises(InvalidOption, match="Say which: --group"):
+    with pytest.raises(WrongOption, match="Say which: --group"):
         redrive(Run(), triaged=str(tmp_path))
-    with pytest.raises(InvalidOption, match="is not NAME=VALUE: --header"):
+    with pytest.raises(WrongOption, match="is not NAME=VALUE: --header"):
         redrive(Run(), triaged=str(tmp_path), header=["colour"])
-    with pytest.raises(InvalidOption, match="There is no table of triage's"):
+    with pytest.raises(WrongOption, match="There is no table of triage's"):
         redrive(Run(), triaged=str(tmp_path), is_all=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smista.spark.errors import InvalidOption
+from smista.spark.errors import WrongOption
 from smista.spark.pipelines import functions as sql
 from smista.spark.pipelines.command import Queues, main, pipeline
 from smista.spark.pipelines.folder import alone_in
@@ -51,7 +51,7 @@ def archive(
 ) -> Summary:
     """Copy the log into Parquet files, each row once, and go on from there the next time."""
     if start not in ("earliest", "latest") and not start.isdecimal():
-        raise InvalidOption(f"--from {start} is neither earliest, latest nor a position of the log.")
+        raise WrongOption(f"--from {start} is neither earliest, latest nor a position of the log.")
     queues = tuple(sorted(queue or ()))
     place = Archive(to)
     place.opened_for(Contents(queues=list(queues), namespace=run.namespace, has_bodies=has_bodies))

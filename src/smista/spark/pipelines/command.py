@@ -26,7 +26,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from smista.errors import BrokerError
-from smista.spark.errors import BrokerUnreachable, InvalidOption, SparkError
+from smista.spark.errors import BrokerUnreachable, SparkError, WrongOption
 from smista.spark.pipelines.rows import Source
 from smista.spark.pipelines.run import Run
 from smista.spark.pipelines.summary import Summary
@@ -77,7 +77,7 @@ def pairs(written: list[str] | None, option: str) -> dict[str, str]:
     for one in written or ():
         name, equals, value = one.partition("=")
         if not equals or not name:
-            raise InvalidOption(f"{one!r} is not NAME=VALUE: {option} wants that.")
+            raise WrongOption(f"{one!r} is not NAME=VALUE: {option} wants that.")
         found[name] = value
     return found
 
@@ -223,4 +223,4 @@ def main(body: Callable[..., Summary]) -> None:
 def exit_code(error: BrokerError) -> int:
     if error.code in ("connection_failed", "connection_lost", BrokerUnreachable.code):
         return 3
-    return 2 if error.code in (InvalidOption.code, SparkError.code) else 1
+    return 2 if error.code in (WrongOption.code, SparkError.code) else 1

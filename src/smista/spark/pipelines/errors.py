@@ -2,7 +2,7 @@
 
 BrokerError
 └── PipelineError
-    ├── InvalidOption          an option, or two together, cannot be used so
+    ├── WrongOption          an option, or two together, cannot be used so
     ├── ArchiveDamaged         a manifest does not read, or a file it lists is not there as it was
     ├── ArchiveDiffers         the archive holds something else: other queues, or a column of another type
     ├── FolderInUse            another run is at work in the same folder

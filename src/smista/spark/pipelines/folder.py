@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from smista.spark.errors import InvalidOption
+from smista.spark.errors import WrongOption
 from smista.spark.pipelines.errors import FolderInUse
 
 LOCK = ".lock"
@@ -25,7 +25,7 @@ def local_path(text: str | os.PathLike[str]) -> Path:
         return Path(written).absolute()
     parts = urlsplit(written)
     if parts.scheme != "file":
-        raise InvalidOption(
+        raise WrongOption(
             f"{written!r} is not on a mounted file system. Mount it where the driver and the executors run, and give "
             "its path."
         )

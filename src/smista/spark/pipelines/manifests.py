@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from smista.spark.errors import InvalidOption
+from smista.spark.errors import WrongOption
 from smista.spark.pipelines import folder
 from smista.spark.pipelines import functions as sql
 from smista.spark.pipelines.errors import ArchiveDamaged, ArchiveDiffers
@@ -116,7 +116,7 @@ class Archive:
 
     def must_exist(self) -> None:
         if not (self.path / "archive.json").exists():
-            raise InvalidOption(f"There is no archive in {self.path}; make one with `smista pipeline archive`.")
+            raise WrongOption(f"There is no archive in {self.path}; make one with `smista pipeline archive`.")
 
     # -- batches -------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smista.spark.errors import InvalidOption
+from smista.spark.errors import WrongOption
 from smista.spark.pipelines import functions as sql
 from smista.spark.pipelines.command import Queues, Since, Until, main, pairs, pipeline
 from smista.spark.pipelines.folder import local_path
@@ -71,11 +71,11 @@ def redrive(
     """Send dead letters back, chosen from what triage found."""
     headers = pairs(header, "--header")
     if not (group or queue or headers or is_all) and since is None and until is None:
-        raise InvalidOption("Say which: --group, --queue, --since, --until or --header; or --all.")
+        raise WrongOption("Say which: --group, --queue, --since, --until or --header; or --all.")
     wanted = Source(queues=tuple(queue or ()), since_ms=since, until_ms=until)
     letters = Table(local_path(triaged) / "letters")
     if not letters.exists:
-        raise InvalidOption(f"There is no table of triage's in {triaged}; make one with `smista pipeline triage`.")
+        raise WrongOption(f"There is no table of triage's in {triaged}; make one with `smista pipeline triage`.")
     run.must_reach_broker()
     chosen = choose(letters.read(run.spark), wanted, group or [], headers, cap)
     if run.namespace is not None:

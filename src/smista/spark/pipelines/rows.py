@@ -11,7 +11,7 @@ import fnmatch
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from smista.spark.errors import InvalidOption
+from smista.spark.errors import WrongOption
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,7 +72,7 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.since_ms is not None and self.until_ms is not None and self.since_ms >= self.until_ms:
-            raise InvalidOption("--since must be before --until.")
+            raise WrongOption("--since must be before --until.")
 
     def rows(self, run: Run, *, columns: list[str] | None = None) -> DataFrame:
         """The rows with these columns, all of them where none are named; of all queues.

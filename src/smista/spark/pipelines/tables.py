@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from smista.spark.errors import InvalidOption
+from smista.spark.errors import WrongOption
 from smista.spark.pipelines import folder
 from smista.spark.pipelines.errors import ArchiveDamaged
 
@@ -41,7 +41,7 @@ class Table:
     def read(self, spark: SparkSession) -> DataFrame:
         current = self._read()
         if current is None:
-            raise InvalidOption(f"There is no table in {self.path}.")
+            raise WrongOption(f"There is no table in {self.path}.")
         return spark.read.schema(current.columns).parquet(str(self._version(current.version)))
 
     def replace(self, frame: DataFrame) -> None:
