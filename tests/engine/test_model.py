@@ -11,11 +11,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from smista.core import browsing, dead_letters, declaring, publishing, receiving, settling
+from smista.core import browsing, claims, dead_letters, declaring, publishing, receiving, settling, staging
+from smista.core.claims import Claim, Claimant
+from smista.core.errors import ConsumerInUse
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import FOREVER_MS, Envelope, Message, Publication, Receipt, State
 from smista.core.queue import Queue
 from smista.core.settings import Backoff, DeadLetterMode, Overflow, QueueSettings
+from smista.core.staging import Commit, Part, Row
 from smista.errors import BrokerError
 from tests.engine.world import World
 
@@ -90,6 +93,9 @@ PUBLICATIONS = st.builds(
     delay_ms=DELAYS_MS,
 )
 INDEX = st.integers(0, 1 << 16)
+CONSUMERS = st.sampled_from(["spark", "flink"])
+SESSIONS = st.sampled_from(["one", "one", "one", "two"])
+LEASES_MS = st.sampled_from([100, 2000, 100_000])
 
 
 class ReplayMachine(RuleBasedStateMachine):
@@ -199,6 +205,80 @@ class ReplayMachine(RuleBasedStateMachine):
             ]
             with contextlib.suppress(BrokerError):
                 dead_letters.redrive(self.world.state, queue, found[:2], to=target, now_ms=self.world.now_ms)
+
+    # -- claims and commits -------------------------------------------------------------------------------------------
+
+    @rule(name=NAMES, consumer=CONSUMERS, session=SESSIONS, limit=st.integers(1, 4), lease_ms=LEASES_MS)
+    def claim(self, name: str, consumer: str, session: str, limit: int, lease_ms: int) -> None:
+        """Make a claim, or give the open one more rows."""
+        if (found := self.claimant(name, consumer, session)) is not None:
+            queue, claimant = found
+            state, now_ms = self.world.state, self.world.now_ms
+            messages = claims.take(state, queue, consumer, limit, now_ms=now_ms)
+            if messages:
+                claim = claims.claim_after(claimant, claimant.acknowledged) or claims.open_claim(
+                    state, queue, claimant, claimant.last, lease_ms=lease_ms, now_ms=now_ms
+                )
+                claims.add_rows(state, queue, claim, messages)
+                self.receipts += list(claim.receipts(0, 2))
+
+    @rule(name=NAMES, consumer=CONSUMERS, session=SESSIONS, lease_ms=LEASES_MS)
+    def renew_claims(self, name: str, consumer: str, session: str, lease_ms: int) -> None:
+        if (found := self.claimant(name, consumer, session)) is not None:
+            queue, claimant = found
+            claims.renew(self.world.state, queue, claimant, lease_ms, now_ms=self.world.now_ms)
+
+    @rule(name=NAMES, consumer=CONSUMERS, session=SESSIONS, up_to=st.integers(0, 5), limit=st.integers(0, 4))
+    def acknowledge_claims(self, name: str, consumer: str, session: str, up_to: int, limit: int) -> None:
+        if (found := self.claimant(name, consumer, session)) is not None:
+            queue, claimant = found
+            closed, _ = claims.acknowledge_up_to(self.world.state, queue, claimant, min(up_to, claimant.last))
+            self.work_off(queue, closed, limit)
+
+    @rule(name=NAMES, consumer=CONSUMERS, session=SESSIONS, after=st.integers(0, 5), limit=st.integers(0, 4))
+    def release_claims(self, name: str, consumer: str, session: str, after: int, limit: int) -> None:
+        if (found := self.claimant(name, consumer, session)) is not None:
+            queue, claimant = found
+            self.work_off(queue, claims.release_after(self.world.state, queue, claimant, after), limit)
+
+    def work_off(self, queue: Queue, closed: list[Claim], limit: int) -> None:
+        """Some of the rows now, the rest when the calendar comes to it."""
+        state, now_ms = self.world.state, self.world.now_ms
+        for claim in closed:
+            if not limit or claims.work_off(state, queue, claim, limit, now_ms=now_ms):
+                state.calendar.add(claim, now_ms, now_ms)
+
+    def claimant(self, name: str, consumer: str, session: str) -> tuple[Queue, Claimant] | None:
+        state, queue = self.world.state, self.find(name)
+        if queue is None:
+            return None
+        with contextlib.suppress(ConsumerInUse):
+            now_ms = self.world.now_ms
+            return queue, claims.seize(state, queue, consumer, session, session_ms=500, is_new=True, now_ms=now_ms)
+        return None
+
+    @rule(name=NAMES, batch=st.sampled_from("12"), publications=st.lists(PUBLICATIONS, min_size=1, max_size=4))
+    def commit(self, name: str, batch: str, publications: list[Publication]) -> None:
+        """Put down an intent, or publish the next rows."""
+        state, now_ms = self.world.state, self.world.now_ms
+        commit = state.commits.get(("job", batch))
+        if commit is None or commit.is_done:
+            staging.begin(
+                state,
+                Commit(
+                    job="job",
+                    batch=batch,
+                    namespace="/",
+                    queue=name,
+                    exchange=None,
+                    parts=(Part(0, 0, 5, 7),),
+                    rows=5,
+                    at_ms=now_ms,
+                ),
+            )
+        else:
+            rows = [Row(publication) for publication in publications[: commit.rows - commit.done]]
+            staging.publish_slice(state, commit, rows, now_ms=now_ms)
 
     # -- queues and exchanges -----------------------------------------------------------------------------------------
 

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 
 import msgspec
 
+from smista.core.claims import Claimant
 from smista.core.counters import Counters
 from smista.core.due import run_due
 from smista.core.exchanges import Exchange
 from smista.core.message import Message, State
 from smista.core.queue import Queue
 from smista.core.state import BrokerState, Namespace
+from smista.engine.claim_records import claimant_record, commit_record
 from smista.engine.clock import Clock
 from smista.engine.reclaim import Reclaimer, note_opened
 from smista.engine.recorder import Recorder
@@ -142,7 +144,26 @@ def dump(state: BrokerState, now_ms: int) -> Dump:
             if exchange.settings.durable and exchange.number:
                 known[f"exchange {exchange.name}"] = (exchange.number, exchange.settings)
         known[f"bindings in {namespace.name}"] = set(_bindings(namespace))
+    for number, by_name in state.claimants.items():
+        if state.queues[number].settings.durable:
+            known.update({f"claims of {name} in queue {number}": _claimant(one) for name, one in by_name.items()})
+    for commit in state.commits.values():
+        known[f"commit {commit.job} {commit.batch}"] = commit_record(commit)
     return known
+
+
+def _claimant(claimant: Claimant) -> object:
+    """All of it but when it was last seen, which a restart forgets."""
+    return (
+        claimant_record(claimant),
+        {
+            number: [
+                (rows.first, rows.run, list(rows.sequences), list(rows.deliveries), rows.body_bytes)
+                for rows in claim.rows
+            ]
+            for number, claim in claimant.claims.items()
+        },
+    )
 
 
 def _queue(queue: Queue, now_ms: int) -> Iterator[tuple[str, object]]:

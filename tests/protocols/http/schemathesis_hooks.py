@@ -26,6 +26,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+import pyarrow as pa
 import schemathesis
 from schemathesis import Case, CheckContext, DeserializationContext, GenerationMode, Response, SerializationContext
 
@@ -60,6 +61,17 @@ def write_msgpack(context: SerializationContext, value: Any) -> bytes:
 
 if os.environ.get("SMISTA_TEST_MSGPACK"):
     schemathesis.serializer("application/msgpack")(write_msgpack)
+
+
+@schemathesis.serializer("application/vnd.apache.arrow.stream")
+def write_arrow(context: SerializationContext, value: Any) -> bytes:
+    """What a schema can say of a stream of Arrow is nothing."""
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch({"body": [b"x"]})
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
 
 
 def _with_bytes(value: Any, *, is_body: bool = False) -> Any:
@@ -117,9 +129,17 @@ def before_call(context: schemathesis.HookContext, case: Case[Any], kwargs: dict
     if case.path == "/v1/command":
         _point(broker, str(body["command"]), body.get("payload", {}))
         return
-    command = case.operation.definition.raw["description"].split("`")[1]
+    named = case.operation.definition.raw["description"].split("`")
+    if len(named) < 2:
+        _point_at_claim(broker, "claim.read", case.path_parameters, case.query)
+        return
+    command = named[1]
     _point(broker, command, case.path_parameters)
     _point_at_receipt(broker, command, body)
+    if command.startswith("claim."):
+        _point_at_claim(broker, command, case.path_parameters, body)
+    if command == "staged.commit":
+        _point(broker, command, body)
     if command == "queue.alter" and body:
         # All settings together are hardly ever in accord.
         name = sorted(body)[turn % len(body)]
@@ -153,6 +173,25 @@ def _point(broker: Broker, command: str, fields: Any) -> None:
     if isinstance(fields.get("message_id"), str):
         fields["message_id"] = _message(broker, queue, command)["message_id"]
     _point_at_receipt(broker, command, fields)
+    if command.startswith("claim."):
+        _point_at_claim(broker, command, fields, fields)
+    if "parts" in fields:
+        fields["parts"] = []
+
+
+def _point_at_claim(broker: Broker, command: str, path: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Let a request be of a session that has a claim."""
+    if "queue" not in path:
+        return
+    queue, claimant = _queue_of(command), {"consumer": "c", "session": "s"}
+    broker.call("queue.declare", queue=queue)
+    broker.call("queue.publish", queue=queue, message=1)
+    made = broker.call("claim.make", queue=queue, after=0, max_rows=1, **claimant)
+    path["queue"] = queue
+    for name, value in {**claimant, "number": made["number"], "after": 0, "up_to": 0}.items():
+        for given in (path, fields):
+            if name in given:
+                given[name] = value
 
 
 def _point_at_receipt(broker: Broker, command: str, fields: dict[str, Any]) -> None:

@@ -242,7 +242,9 @@ def test_the_next_claim_is_waited_for(http: Caller) -> None:
     [
         ("claim_not_found", 2, {}),
         ("claim_not_found", 0, {}),
-        ("invalid_request", "x", {}),
+        ("invalid_request", "1x", {}),
+        ("path_not_found", "x", {}),
+        ("method_not_allowed", "release", {}),
         ("invalid_request", -1, {}),
         ("invalid_request", 1, {"from": -1}),
         ("invalid_request", 1, {"to": "x"}),

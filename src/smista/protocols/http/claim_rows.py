@@ -51,7 +51,8 @@ def asks_for_rows(scope: Scope) -> ClaimSlice | None:
     """What the request asks for, if it asks for rows of a claim."""
     route = Route("GET", ROWS_PATH, "")
     path_fields = routes.match(route, scope.get("raw_path") or scope["path"].encode())
-    if path_fields is None or scope["method"] not in ("GET", "HEAD"):
+    if path_fields is None or scope["method"] not in ("GET", "HEAD") or path_fields["number"].isalpha():
+        # What follows a consumer's name is a number, or what to do with its claims.
         return None
     return rest.named(ClaimSlice, path_fields, scope)
 
