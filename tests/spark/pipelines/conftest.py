@@ -17,27 +17,22 @@ from tests.server_process import ServerProcess
 
 BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
     # Compiling code for every plan takes longer than a few rows do without it.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    "spark.default.parallelism": "2",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.session.timeZone": "UTC",
 }
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    from smista.spark import session
-
-    running = session("tests", master="local[2]", conf=SETTINGS)
-    running.sparkContext.setLogLevel("OFF")
-    yield running
-    running.stop()
+@pytest.fixture(scope="module")
+def spark(spark: SparkSession) -> Iterator[SparkSession]:
+    """The one of all tests of Spark, quick with a handful of rows."""
+    before = {name: spark.conf.get(name) or "" for name in SETTINGS}
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value)
 
 
 @pytest.fixture
