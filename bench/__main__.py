@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from bench import amqp, doors, durable, memory, operations, pauses, queues, recovery, sqs, topics
+from bench import amqp, doors, durable, memory, operations, pauses, queues, recovery, spark, sqs, topics
 from bench.machine import describe
 
 BENCHMARKS = {
@@ -19,6 +19,7 @@ BENCHMARKS = {
     "doors": doors.main,
     "amqp": amqp.main,
     "sqs": sqs.main,
+    "spark": spark.main,
 }
 
 
