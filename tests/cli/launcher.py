@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 PIPE_BYTES = 60_000
 """What a pipe holds without anybody reading."""
 _LENGTH = struct.Struct("<I")

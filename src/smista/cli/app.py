@@ -18,6 +18,7 @@ from smista.cli import (
     exporting,
     importing,
     looking,
+    pipeline,
     publishing,
     queues,
     receiving,
@@ -45,6 +46,7 @@ SECTIONS = {
     "Queues": ["queues", "declare", "alter", "settings", "stats", "pause", "resume", "purge", "delete", "top", "info"],
     "Messages": ["put", "get", "ack", "nack", "release", "extend", "peek", "browse", "export", "import"],
     "Set aside, or for later": ["dlq", "scheduled"],
+    "Data, on Spark": ["pipeline"],
     "Exchanges": ["exchanges", "exchange", "bind", "unbind", "bindings", "route", "publish"],
 }
 
@@ -117,6 +119,7 @@ for family in (
     app.add_typer(family.commands)
 app.add_typer(dead_letters.commands, name="dlq")
 app.add_typer(scheduled.commands, name="scheduled")
+app.add_typer(pipeline.commands, name="pipeline")
 app.add_typer(exchanges.exchange_commands, name="exchange")
 
 

@@ -30,9 +30,13 @@ class WrongUsage(typer.TyperException):
 
 # By code rather than by class, so that a command that does not need the client does not load it.
 _BY_CODE = {
+    "broker_unreachable": ExitCode.UNREACHABLE,
     "connection_failed": ExitCode.UNREACHABLE,
     "connection_lost": ExitCode.UNREACHABLE,
     "invalid_configuration": ExitCode.USAGE,
+    "wrong_option": ExitCode.USAGE,
+    "java_not_found": ExitCode.USAGE,
+    "spark_error": ExitCode.USAGE,
     "worker_not_found": ExitCode.USAGE,
 }
 
