@@ -285,6 +285,18 @@ def test_a_session_that_is_not_seen_any_more_is_taken_over_with_its_claims(order
         orders.claim(0)
 
 
+def test_a_heartbeat_keeps_a_queue_that_is_deleted_when_nobody_uses_it() -> None:
+    bench = ClaimBench(QueueSettings(expires_ms=10_000))
+    bench.publish_many(3)
+    bench.made(0)
+    for _ in range(5):
+        bench.pass_time(ms=8_000)
+        bench.renew()
+    assert bench.read(1) == [b"0", b"1", b"2"]
+    bench.pass_time(ms=20_000)
+    assert not bench.has_queue("orders")
+
+
 def test_releasing_gives_up_the_name(orders: ClaimBench) -> None:
     orders.made(0, 4)
     orders.release_claims()

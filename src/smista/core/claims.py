@@ -195,7 +195,7 @@ def seize(
             )
         claimant.session = session
         state.journal.claimant_changed(queue, claimant)
-    claimant.seen_at_ms = now_ms
+    claimant.seen_at_ms = queue.used_at_ms = now_ms
     return claimant
 
 
