@@ -67,8 +67,8 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     """A reader that stands still while more than this waits for it is cut off after 5 s rather than `body_timeout_s`,
     and a WebSocket's whose pings make more than this wait, at once."""
     bulk_timeout_s: float = 600.0
-    """How long a reader of the log in bulk may take nothing; then its connection is cut. It costs nobody anything, so it
-    may be as long as a slow job needs for one batch."""
+    """How long a reader of the log in bulk may take nothing; then its connection is cut. Waiting for it costs nobody
+    anything, so this may be as long as a slow job needs for one batch."""
     drain_timeout_s: float = 30.0
     """How long a stopping server lets requests and confirms finish."""
     websocket_ping_s: float = 20.0

@@ -124,7 +124,6 @@ class Decoder:
         self.wanted = wanted
         self.places: list[tuple[str, str]] = []
         """Namespace and name of each queue, by the code that runs have for it."""
-        self.consumers: list[str] = []
         self._name_of = name_of
         self._has_bodies = wanted.bodies and "body" in wanted.columns
         self._has_envelopes = bool(ENVELOPE_COLUMNS & wanted.columns)
@@ -132,7 +131,6 @@ class Decoder:
         self._is_wanted = [kind in wanted.kinds for kind in KINDS]
         self._codes: dict[int, int] = {}
         self._place_codes: dict[int, int] = {}
-        self._consumer_codes: dict[bytes, int] = {}
         self._position = 0
         self._index = 0
         self._view = memoryview(b"")
@@ -174,6 +172,8 @@ class Decoder:
         self.created_at: tuple[list[int], list[int]] = ([], [])
         self.numbers: tuple[list[int], list[int]] = ([], [])
         self.errors: list[str] = []
+        self.consumers: list[str] = []
+        self._consumer_codes: dict[bytes, int] = {}
 
     def add(self, position: int, block: bytes) -> None:
         """Collect the rows of one block."""
@@ -186,7 +186,7 @@ class Decoder:
                 taker = take.get(kind)  # type: ignore[call-overload]  # an IntEnum is found by its number
                 if taker is not None:
                     taker(block, start, end)
-        except (struct.error, msgspec.DecodeError, ValueError, IndexError) as error:
+        except (struct.error, msgspec.DecodeError, ValueError, LookupError) as error:
             raise RecordError(f"A record in block {position} makes no sense: {error}.") from None
 
     # -- runs ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import contextlib
 import importlib.util
 import itertools
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -46,6 +47,9 @@ READERS_MAX = 64
 TRIES = 2
 END_S = 5.0
 BUSY_S = 0.01
+MEMORY = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
+"""For the process. What 64 readers that stand still take is 0.95 GB with this and 1.6 without, and most of it is given
+back when they have gone, instead of none; it costs no time."""
 
 logger = logging.getLogger("smista.bulk")
 
@@ -151,7 +155,9 @@ class _Process:
         with theirs:
             # -P: what lies about where the server was started is not to be imported.
             command = [sys.executable, "-P", "-m", "smista.protocols.bulk", str(theirs.fileno()), *arguments]
-            self._popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+            self._popen = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env={**os.environ, **MEMORY}
+            )
         ours.setblocking(False)
         self.is_gone = False
         self._is_closing = False
