@@ -236,7 +236,8 @@ def test_every_field_of_the_wrong_type_is_named(caller: Caller, command: str) ->
 def test_every_field_that_is_missing_is_named(caller: Caller, command: str) -> None:
     required = [field.encode_name for field in fields_of(command) if field.required]
     for name in required:
-        others = {other: "x" for other in required if other != name and other != "settings"}
+        no_text: dict[str, Any] = {"after": 0, "max_rows": 1, "up_to": 0, "parts": []}
+        others = {other: no_text.get(other, "x") for other in required if other != name and other != "settings"}
         refusal = caller.refused(command, **others)
         assert refusal[:2] == (400, "invalid_request")
         assert "missing required field" in refusal.message

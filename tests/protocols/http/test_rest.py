@@ -417,7 +417,8 @@ def test_head_answers_as_get_without_the_body(http: Caller, route: Any) -> None:
     queue, exchange = http.new_queue(), new_name("exchange")
     http.call("exchange.declare", exchange=exchange)
     [message_id] = http.publish(queue, 1)
-    path = route.path.format(queue=queue, exchange=exchange, message_id=message_id)
+    http.call("claim.heartbeat", queue=queue, consumer="c", session="s")
+    path = route.path.format(queue=queue, exchange=exchange, message_id=message_id, consumer="c")
     get, head = http.send("GET", path), http.send("HEAD", path)
     assert (head.status, head.body) == (get.status, b"") == (200, b"")
     assert head.headers["content-type"] == get.headers["content-type"]
@@ -429,7 +430,8 @@ def test_head_answers_as_get_without_the_body(http: Caller, route: Any) -> None:
 def test_a_method_that_does_not_go_with_a_path_is_told_which_do(http: Caller, path: str) -> None:
     allowed = {route.method for route in ROUTES if route.path == path}
     for method in {"GET", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"} - allowed:
-        answer = http.send(method, path.format(queue="q", exchange="e", message_id="m"))
+        names = {"queue": "q", "exchange": "e", "message_id": "m", "consumer": "c", "job": "j", "batch": "b"}
+        answer = http.send(method, path.format(**names))
         assert answer.refusal[:2] == (405, "method_not_allowed")
         assert set(answer.headers["allow"].split(", ")) >= allowed
 
