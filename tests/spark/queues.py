@@ -42,6 +42,13 @@ class Queues:
             found: dict[str, Any] = json.load(answer)
         return found
 
+    def post(self, path: str, **fields: Any) -> dict[str, Any]:
+        content = json.dumps(fields).encode()
+        request = urllib.request.Request(self.url + path, content, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
     def take_all(self, queue: str) -> list[bytes]:
         """The bodies of all that is ready, acknowledged."""
         found: list[bytes] = []

@@ -107,6 +107,16 @@ def test_a_batch_whose_sink_failed_comes_again_as_it_was(consumer: Consumer) -> 
     assert consumer.queues.counts(consumer.queue) == (0, 0)
 
 
+def test_what_was_claimed_by_a_driver_that_died_before_it_noted_that_is_read(consumer: Consumer) -> None:
+    claims = f"/v1/queues/{consumer.queue}/claims"
+    made = consumer.queues.post(claims, consumer="spark", session="dead", after=0, max_rows=1000)
+    assert made["rows"] == 500
+    consumer.queues.post(f"{claims}/spark/release", session="dead", after=made["number"])
+    consumer.run()
+    assert consumer.all_rows == bodies(500)
+    assert consumer.queues.counts(consumer.queue) == (0, 0)
+
+
 def test_a_claim_that_ran_out_is_an_error_and_its_messages_come_again(consumer: Consumer) -> None:
     with pytest.raises(StreamingQueryException, match="the sink is down"):
         consumer.run(refuse, leaseMs=1000)

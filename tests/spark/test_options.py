@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from smista.spark import columns
 from smista.spark.errors import WrongColumns, WrongOption
+from smista.spark.heartbeat import is_dead, new_session
 from smista.spark.options import Given, endpoint_of
 from smista.spark.source import SmistaSource
 
@@ -147,3 +150,13 @@ def test_a_reader_can_be_sent_to_executors(options: dict[str, str]) -> None:
     source = SmistaSource(options)
     reader: Any = source.streamReader(source.schema())
     assert type(pickle.loads(pickle.dumps(reader))) is type(reader)
+
+
+def test_a_session_is_known_to_be_dead_with_its_process() -> None:
+    program = "from smista.spark.heartbeat import new_session; print(new_session())"
+    dead = subprocess.check_output([sys.executable, "-c", program], text=True).strip()
+    assert is_dead(dead) == sys.platform.startswith("linux")
+    assert not is_dead(new_session())
+    host, processes, pid, random = dead.rsplit(".", 3)
+    assert not is_dead(f"{host}.{processes[::-1]}.{pid}.{random}")
+    assert not is_dead("by hand")

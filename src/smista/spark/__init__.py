@@ -14,6 +14,7 @@ source      the data source: which reader or writer a query gets
 options     what a query may set
 columns     what rows look like
 wire        requests to the broker, repeated while it restarts
+heartbeat   what keeps a consumer's name and claims while its query lives
 log_reader, claim_reader, writer
 """
 

@@ -13,19 +13,15 @@ out, the messages go back to the queue and come again, and reading the claim is 
 
 Every process of a query is a **session** of its consumer's name. The broker lets one session at a time use a name, so
 that a second query under the same name cannot take the first one's claims; it takes over once the first has not been
-seen for a while, which is what a restarted query waits for.
+seen for a while, or at once where it can tell that the first is dead.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
-import socket
 import sys
-import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -36,22 +32,19 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from smista.spark import columns
-from smista.spark.errors import BrokerRefused, BrokerUnreachable, CheckpointForeign, ClaimLost
+from smista.spark.errors import BrokerRefused, CheckpointForeign, ClaimLost
+from smista.spark.heartbeat import Heartbeat
 from smista.spark.log_reader import IDLE_S, Offset, describe
 from smista.spark.options import Consuming
 from smista.spark.wire import PLANNING_PATIENCE_S, Wire
 
 T = TypeVar("T")
-BEAT_S = 5.0
-"""A third of the time after which the broker lets another session have the name; less where the lease is shorter."""
 TAKE_OVER_S = 25.0
 """How long a restarted query waits for the broker to forget the one before."""
 SLICE_ROWS = 5_000
 """Below that, a task of its own costs more than it saves."""
 ALL_ROWS = 1_000_000
 """What one batch takes when Spark asks for all there is (Trigger.Once)."""
-_NO_CLAIM = 1 << 62
-"""Behind every claim: releasing those after it releases none."""
 _GONE = frozenset({"claim_expired", "claim_not_found", "claim_broken"})
 
 
@@ -85,7 +78,9 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._consuming.limits.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._rows_left = self._stats()["ready"]
+        # Claims that are open but in no batch yet, as after a crash, are there to be read as well.
+        claimed = sum(claim["rows"] for one in self._known() for claim in one["claims"])
+        self._rows_left = self._stats()["ready"] + claimed
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         after = self._number(start)
@@ -156,16 +151,20 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- claims -------------------------------------------------------------------------------------------------------
 
-    def _acknowledged(self) -> int:
-        """Up to which claim all is done with, for a checkpoint that has none of its own yet."""
+    def _known(self) -> list[dict[str, Any]]:
+        """What the broker knows of the consumer: nothing, or one entry."""
         try:
-            place = self._wire.place
-            known = self._wire.get(*self._consumer, query=place, patience_s=PLANNING_PATIENCE_S)["consumers"]
+            answer = self._wire.get(*self._consumer, query=self._wire.place, patience_s=PLANNING_PATIENCE_S)
         except BrokerRefused as refusal:
             if refusal.code != "claim_not_found":
                 raise
-            known = []
-        return max([one["acknowledged"] for one in known], default=0)
+            return []
+        consumers: list[dict[str, Any]] = answer["consumers"]
+        return consumers
+
+    def _acknowledged(self) -> int:
+        """Up to which claim all is done with, for a checkpoint that has none of its own yet."""
+        return max([one["acknowledged"] for one in self._known()], default=0)
 
     def _acknowledge(self, number: int) -> None:
         beat = self._beating()
@@ -225,7 +224,8 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 is_over = self._is_owner or time.monotonic() >= gives_up_at
                 if refusal.code != "consumer_in_use" or is_over:
                     raise
-                time.sleep(1.0)
+                if not self._beating().bury():
+                    time.sleep(1.0)
             else:
                 self._beating().start()
                 return answer
@@ -266,56 +266,3 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "each query a checkpointLocation of its own."
             )
         return int(ours["claim"])
-
-
-class Heartbeat:
-    """Renews the claims of a consumer while the driver lives, and with that its session."""
-
-    def __init__(self, wire: Wire, consumer: tuple[str, ...], lease_ms: int) -> None:
-        self._wire = wire
-        self._consumer = consumer
-        self._lease_ms = lease_ms
-        self._stopped = threading.Event()
-        self._failure: BrokerRefused | None = None
-        self._thread: threading.Thread | None = None
-        self._parent = os.getppid()
-        self.session = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
-
-    @property
-    def is_started(self) -> bool:
-        return self._thread is not None
-
-    def start(self) -> None:
-        """Once the name is ours."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="smista-heartbeat", daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Give up the name at once, so that a query that is restarted need not wait; the claims stay."""
-        self._stopped.set()
-        if self.is_started and self._failure is None:
-            content = {"session": self.session, "after": _NO_CLAIM, **self._wire.place}
-            with contextlib.suppress(BrokerRefused, BrokerUnreachable):
-                self._wire.post(*self._consumer, "release", content=content, patience_s=0)
-
-    def check(self) -> None:
-        """Raise what a beat was told meanwhile: another query has taken the name over."""
-        if self._failure is not None:
-            raise self._failure
-
-    def beat(self) -> Any:
-        content = {"session": self.session, "lease_ms": self._lease_ms, **self._wire.place}
-        return self._wire.post(*self._consumer, "heartbeat", content=content)
-
-    def _run(self) -> None:
-        # A reader that outlives its driver, waiting in a call, must not keep the name from the next one.
-        while not self._stopped.wait(min(BEAT_S, self._lease_ms / 3000)) and os.getppid() == self._parent:
-            try:
-                self.beat()
-            except BrokerRefused as refusal:
-                if refusal.code == "consumer_in_use":
-                    self._failure = refusal
-                    return
-            except BrokerUnreachable:
-                continue  # the query itself will notice, if it goes on

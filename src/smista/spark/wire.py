@@ -87,8 +87,8 @@ class Wire:
                     if is_new:
                         new = batch.slice(max(0, arrived - passed))
                         arrived += new.num_rows
-                        gives_up_at = time.monotonic() + PATIENCE_S
                         yield new
+                        gives_up_at = time.monotonic() + PATIENCE_S  # whoever takes the rows may take their time
                     passed += batch.num_rows
             except BrokerRefused as refusal:
                 self._wait_unless_over(refusal, gives_up_at)
