@@ -21,7 +21,7 @@ from smista.core.settings import QueueSettings
 from smista.engine import BrokerSettings
 from smista.engine.claiming import ClaimView
 from smista.errors import BrokerError
-from tests.engine.bench import SETTINGS, Bench, until
+from tests.engine.bench import SETTINGS, Bench, MemoryPlace, until
 
 TINY = BrokerSettings(
     disk_free_bytes_min=0,
@@ -32,6 +32,7 @@ TINY = BrokerSettings(
     log_slack_bytes=4096,
 )
 """Reclaims all the time."""
+TINY_BLOCKS = BrokerSettings(disk_free_bytes_min=0, watch_interval_s=0.01, block_bytes_max=1024)
 SHORT_MS = 60
 
 
@@ -305,6 +306,28 @@ async def test_a_queue_that_is_not_durable_can_be_claimed_from_but_forgets(order
     assert await spark.read(1) == NUMBERS[:4]
     await orders.restart()
     assert orders.broker.queue_names() == []
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_rows_that_the_log_has_lost_make_reading_an_error_and_come_again(
+    kept: tuple[Bench, MemoryPlace], lost: int
+) -> None:
+    bench, place = kept
+    await bench.restart(TINY_BLOCKS)
+    await bench.declare()
+    await bench.publish(*[b"%d" % number for number in range(700)])
+    first = place.log.next_position
+    spark = Spark(bench)
+    assert (await spark.claim(0, 700)).rows == 700
+    await bench.broker.close()
+    blocks = [position for position in range(first, place.log.next_position) if len(place.log.read(position)) > 2000]
+    assert len(blocks) == 2
+    place.log.damage(blocks[lost])
+    await bench.open(on_damage=lambda damage: None)
+    with pytest.raises(ClaimBroken, match=f"{(500, 200)[lost]} of the rows 0 to 700"):
+        await spark.read(1)
+    assert await spark.release() == (200, 500)[lost]
+    assert bench.counts() == (700, 0, 0, 0)
 
 
 # -- how long it takes ------------------------------------------------------------------------------------------------

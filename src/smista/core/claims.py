@@ -84,6 +84,7 @@ class Claim:
         "expires_at_ms",
         "late_count",
         "made_at_ms",
+        "noted_count",
         "number",
         "rows",
         "sequence",
@@ -100,6 +101,8 @@ class Claim:
         self.expires_at_ms = expires_at_ms
         self.state = ClaimState.OPEN
         self.rows: list[Rows] = []
+        self.noted_count = 0
+        """How many rows it had when it was last noted: what is missing then was lost with a part of the log."""
         self.worked_off = 0
         self.settled_count = 0
         self.late_count = 0
@@ -109,7 +112,8 @@ class Claim:
 
     @property
     def row_count(self) -> int:
-        return self.rows[-1].first + len(self.rows[-1].sequences) if self.rows else 0
+        known = self.rows[-1].first + len(self.rows[-1].sequences) if self.rows else 0
+        return max(known, self.noted_count)
 
     @property
     def body_bytes(self) -> int:
@@ -276,6 +280,11 @@ def add_rows(state: BrokerState, queue: Queue, claim: Claim, messages: Sequence[
     rows = Rows(claim.row_count, run, sequences, deliveries, sum([message.body_bytes for message in messages]))
     claim.rows.append(rows)
     state.journal.claimed(queue, claim, rows)
+
+
+def finish_claim(state: BrokerState, queue: Queue, claim: Claim) -> None:
+    """It gets no more rows: note how many it has."""
+    state.journal.claimant_changed(queue, claim.claimant)
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

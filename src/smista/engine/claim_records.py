@@ -25,6 +25,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, array_like=True):
     state: ClaimState
     made_at_ms: int
     expires_at_ms: int
+    rows: int
 
 
 class ClaimantRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -70,7 +71,7 @@ def claimed_record(claim: Claim, rows: Rows) -> Claimed:
 
 def claimant_record(claimant: Claimant) -> ClaimantRecord:
     claims = [
-        ClaimRecord(claim.number, claim.after, claim.state, claim.made_at_ms, claim.expires_at_ms)
+        ClaimRecord(claim.number, claim.after, claim.state, claim.made_at_ms, claim.expires_at_ms, claim.row_count)
         for claim in claimant.claims.values()
     ]
     return ClaimantRecord(
@@ -136,6 +137,7 @@ class ClaimRecovery:
         for one in record.claims:
             claim = Claim(claimant, one.number, one.after, one.made_at_ms, one.expires_at_ms)
             claim.state = one.state
+            claim.noted_count = one.rows
             claimant.claims[one.number] = claim
         by_name[record.consumer] = claimant
         rows = self._rows.get((record.queue, record.consumer), {})

@@ -179,6 +179,8 @@ class ClaimingBroker(RunningBroker):
             if limit:
                 messages = messages + claims.take(self._state, queue, consumer, limit, now_ms=now_ms)
             if not messages or (claim is not None and claim.state is not ClaimState.OPEN):
+                if claim is not None:
+                    claims.finish_claim(self._state, queue, claim)
                 return claim
             if claim is None:
                 claimant = claims.find_claimant(self._state, queue, consumer)
