@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,14 +16,17 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from smista import Client
 from smista.spark.errors import WrongOption
 from smista.spark.pipelines import archive as pipeline
 from smista.spark.pipelines.archive import archive, write_batch
 from smista.spark.pipelines.errors import ArchiveDamaged, ArchiveDiffers, PipelineFailed
 from smista.spark.pipelines.folder import alone_in, local_path
 from smista.spark.pipelines.manifests import Archive, Contents
+from smista.spark.pipelines.reconcile import reconcile
 from smista.spark.pipelines.rows import COLUMNS, schema
 from smista.spark.pipelines.run import Run
+from tests.server_process import ServerProcess
 from tests.spark.pipelines.conftest import BEGAN, Log, found
 
 ALL = Contents(queues=[], namespace=None, has_bodies=True)
@@ -191,3 +199,56 @@ def test_wrong_options_are_answered_before_spark_is_started(tmp_path: Path) -> N
     with pytest.raises(WrongOption, match="There is no archive in"):
         Archive(tmp_path / "nowhere").must_exist()
     assert local_path("file:///a%20b") == Path("/a b")
+
+
+def test_a_run_that_goes_on_archives_what_comes_until_it_is_told_to_stop(
+    spark: SparkSession, client: Client, queue: str, broker: ServerProcess, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    run = Run(spark=spark, endpoint=broker.url, interval_ms=100, tell=told.append)
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(archive, run, to=str(tmp_path), queue=[queue], has_bodies=False)
+        try:
+            client.publish(queue, b"x")
+            wait_until(lambda: len(Archive(tmp_path).manifests()) == 1, running)
+            client.publish(queue, b"x")
+            wait_until(lambda: len(Archive(tmp_path).manifests()) == 2, running)
+        finally:
+            run.stop()
+        summary = running.result(60)
+    assert (summary.facts["batches"], summary.facts["rows"]) == (2, 2)
+    assert [line.partition(" rows")[0] for line in told] == ["batch 0: 1", "batch 1: 1"]
+    assert found(Archive(tmp_path).rows(spark), "kind", "body") == [("enqueued", None)] * 2
+
+
+def wait_until(is_so: Callable[[], bool], running: Future[Any] | None = None) -> None:
+    for _ in range(1_200):
+        if is_so():
+            return
+        assert running is None or not running.done(), running.result()
+        time.sleep(0.1)
+    raise AssertionError("it did not come to that")
+
+
+@pytest.mark.timeout(600)
+def test_kill_9_in_the_middle_loses_nothing_and_doubles_nothing(
+    at_broker: Run, client: Client, queue: str, broker: ServerProcess, tmp_path: Path
+) -> None:
+    for start in range(0, 1_000, 100):  # a block each, so that there are many batches
+        client.put_many(queue, (str(number).encode() for number in range(start, start + 100)))
+    place = Archive(tmp_path / "archive")
+    command = [sys.executable, pipeline.__file__, str(place.path), "--queue", queue, "--endpoint", broker.url]
+    limits = ["--batch-rows", "100", "--master", "local[2]"]
+    with subprocess.Popen([*command, *limits], stderr=subprocess.DEVNULL) as killed:
+        wait_until(lambda: len(place.all_manifests()) >= 2 or killed.poll() is not None)
+        assert killed.poll() is None, killed.returncode
+        killed.kill()
+    assert len(place.all_manifests()) < 10
+    archive(at_broker, to=str(place.path), queue=[queue], batch_rows=100)
+    rows = place.rows(at_broker.spark)
+    assert rows.count() == 1_000
+    assert sorted(int(bytes(row.body)) for row in rows.select("body").collect()) == list(range(1_000))
+    shutil.rmtree(place.checkpoint)
+    client.publish(queue, b"1000")
+    assert archive(at_broker, to=str(place.path), queue=[queue]).facts["rows"] == 1  # goes on behind what is there
+    assert reconcile(at_broker, archive=str(place.path)).is_good

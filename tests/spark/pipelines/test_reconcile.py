@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
+import pytest
 from pyspark.sql import DataFrame
 
-from smista.spark.pipelines.reconcile import balances, faults, followed
+from smista import Client
+from smista.spark.pipelines import reconcile as pipeline
+from smista.spark.pipelines.reconcile import balances, faults, followed, reconcile
+from smista.spark.pipelines.run import Run
+from smista.spark.pipelines.tables import Table
 from tests.spark.pipelines.conftest import Log, found
 
 
@@ -92,3 +100,49 @@ def test_what_began_before_the_first_row_is_no_fault(log: Log) -> None:
 def test_no_rows_at_all_add_up(log: Log) -> None:
     assert balance(log.frame(), "queue") == []
     assert wrong(log.frame()) == []
+
+
+def test_the_log_of_a_broker_adds_up_with_what_the_broker_has(
+    client: Client, queue: str, at_broker: Run, tmp_path: Path
+) -> None:
+    client.put_many(queue, (str(number).encode() for number in range(20)))
+    client.publish(queue, b"later", delay_ms=3_600_000)
+    client.publish(queue, b"short", ttl_ms=1)
+    while f"{queue}_dlq" not in client.queues():  # which is made for the first dead letter
+        time.sleep(0.01)
+    for place, delivery in enumerate(client.receive(queue, 12)):
+        if place < 5:
+            delivery.ack()
+        elif place < 8:
+            delivery.nack("no", requeue=False)
+        elif place < 10:
+            delivery.release()
+    client.redrive(queue, limit=1)
+    other = f"{queue}-other"
+    client.declare_queue(other)
+    client.put_many(other, [b"a", b"b"])
+    client.purge(other)
+    client.publish(other, b"c")
+
+    done = reconcile(at_broker, queue=[f"{queue}*"], to=str(tmp_path / "faults"))
+    assert done.is_good, done.text()
+    rows = {row["queue"]: row for row in done.rows}
+    mine, dead, purged = rows[queue], rows[f"{queue}_dlq"], rows[other]
+    assert (mine["published"], mine["acked"], mine["arrived"], mine["moved"]) == (22, 5, 1, 4)
+    # Two of the three that were rejected, since one was redriven; and the one whose time ran out.
+    assert (dead["dead"], purged["purged"], purged["live"]) == (3, 2, 1)
+    assert Table(tmp_path / "faults").read(at_broker.spark).isEmpty()
+    assert int(str(done.facts["queues_compared"])) >= 3
+
+
+def test_a_broker_that_has_less_than_the_log_leaves_is_found_out(
+    client: Client, queue: str, at_broker: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.publish(queue, b"lost")
+    has = pipeline.live_now(at_broker)
+    monkeypatch.setattr(pipeline, "live_now", lambda run: {**has, ("/", queue): 0})
+    done = reconcile(at_broker, queue=[queue])
+    assert not done.is_good
+    assert [(row["fault"], row["detail"]) for row in done.rows] == [
+        ("live differs", "the broker has 0, the log leaves 1")
+    ]

@@ -234,7 +234,12 @@ class Memory:
         new = stamped.withColumn("number", sql.lit(number)).localCheckpoint()
         count = new.count()
         if count and not dry_run:
-            self._raised.replace(new if known is None else known.unionByName(new))
+            if known is not None:
+                # The last batch stays, whatever its age: numbers go on from it.
+                is_needed = (sql.unix_millis("raised_at") > at_ms - repeat_ms) | (sql.col("number") == number - 1)
+                self._raised.replace(known.where(is_needed).unionByName(new))
+            else:
+                self._raised.replace(new)
             self._publish(run, to, number)
         shown = new.select("alert", "queue", "consumer", "told").orderBy("told").limit(SHOWN_MAX)
         rows = [row.asDict() for row in shown.collect()]

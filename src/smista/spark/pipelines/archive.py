@@ -64,6 +64,8 @@ def archive(
     }
     with alone_in(place.path, "archiving"):
         run.must_reach_broker()
+        if not hasattr(run.spark, "_jsparkSession"):
+            raise WrongOption("archive keeps its manifests where its driver runs; give it a --master of its own.")
         stream = run.spark.readStream.format("smista").options(**options).load()
         writer = stream.writeStream.queryName("archive").option("checkpointLocation", str(place.checkpoint))
         before = {manifest.batch for manifest in place.all_manifests()}

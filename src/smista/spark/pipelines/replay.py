@@ -168,20 +168,20 @@ class Ledger:
         job = hashlib.sha256(f"{self.path}\0{target}".encode()).hexdigest()[:32]
         options = {**run.broker_options, **target, "jobId": f"replay-{job}", "batchId": str(part)}
         with failures_explained():
-            paced(messages, rate, speed).write.format("smista").mode("append").options(**options).save()
+            paced(messages, self.path.name, rate, speed).write.format("smista").mode("append").options(**options).save()
         write_whole(self.path / f"part={part}.done.json", b"{}")
         count: int = json.loads((self.path / f"part={part}.json").read_text())["messages"]
         run.tell(f"part {part}: {count:,} messages published")
         return count
 
 
-def paced(messages: DataFrame, rate: float | None, speed: float | None) -> DataFrame:
+def paced(messages: DataFrame, name: str, rate: float | None, speed: float | None) -> DataFrame:
     """As the sink takes them: with an id under which the queue takes them once, and a delay where they are paced."""
     from pyspark.sql import Window
 
     columns: list[Column | str] = [
         "body",
-        sql.concat(sql.lit("replay:"), "message_id").alias("id"),
+        sql.concat(sql.lit(f"replay:{name}:"), "message_id").alias("id"),
         "headers",
         "routing_key",
         "group",
