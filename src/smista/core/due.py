@@ -18,7 +18,7 @@ from smista.core.settling import fail
 from smista.core.state import BrokerState
 
 RETIRED_AT_ONCE = 500
-ROWS_AT_ONCE = 500
+ROWS_AT_ONCE = 250
 
 
 def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float = 0.0) -> list[Entry]:

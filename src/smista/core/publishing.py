@@ -259,20 +259,30 @@ def publish_promised(state: BrokerState, queue: Queue, publications: Sequence[Pu
         _publish_plain(state, queue, publications, None, now_ms)
         return len(publications)
     count = 0
+    entered: list[Message] = []
+    is_limited = queue.settings.max_depth is not None or queue.settings.max_bytes is not None
     for publication in publications:
         key = dedup_key(queue.settings, publication)
         if _seen(queue, key, now_ms) is not None:
             queue.counters.duplicates += 1
             continue
-        with contextlib.suppress(QueueFull):
-            make_room(state, queue, len(publication.body), now_ms)
+        if is_limited:
+            with contextlib.suppress(QueueFull):
+                make_room(state, queue, len(publication.body), now_ms)
         message = _enter(state, queue, publication, now_ms)
-        state.journal.enqueued(queue, (message,), now_ms)
+        entered.append(message)
         if key is not None:
             _remember(state, queue, key, message, now_ms)
-        if _may_not_stay(queue, message, now_ms):
+        may_not_stay = _may_not_stay(queue, message, now_ms)
+        if is_limited or may_not_stay:
+            # What makes room, or takes it, may itself note records; those of this batch come first.
+            state.journal.enqueued(queue, entered, now_ms)
+            entered = []
+        if may_not_stay:
             _offer(state, queue, message, now_ms)
         count += 1
+    if entered:
+        state.journal.enqueued(queue, entered, now_ms)
     look_after(queue, now_ms)
     return count
 

@@ -25,7 +25,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, array_like=True):
     state: ClaimState
     made_at_ms: int
     expires_at_ms: int
-    rows: int
+    rows: int = 0
 
 
 class ClaimantRecord(msgspec.Struct, frozen=True, array_like=True):
