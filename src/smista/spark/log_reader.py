@@ -90,15 +90,18 @@ class LogRanges:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LogPartition):
             return  # Spark makes one up where there are none
-        start = partition.start
-        while True:
+        start, has_rows = partition.start, False
+        while start < partition.end:
             try:
-                yield from self._rows(start, partition.end)
+                for batch in self._rows(start, partition.end):
+                    has_rows = True
+                    yield batch
             except BrokerRefused as refusal:
-                if refusal.code != "log_position_dropped":
+                # Dropped since it was planned. Behind rows that have been passed on nothing can be left out: the task
+                # has to fail, and the next attempt begins anew.
+                if refusal.code != "log_position_dropped" or has_rows:
                     raise
-                # Dropped since it was planned; nothing of it has arrived yet, as a stream begins with its first block.
-                start = min(self.available(start, self.now()["first"]), partition.end)
+                start = self.available(start, self.now()["first"])
             else:
                 return
 
