@@ -334,12 +334,12 @@ async def test_rows_that_the_log_has_lost_make_reading_an_error_and_come_again(
 
 
 async def longest_turn(stop: asyncio.Event) -> float:
-    """How long the loop was held at most, in seconds."""
+    """How long the loop was held at most, in seconds of its own: others on the machine do not count."""
     longest = 0.0
     while not stop.is_set():
-        before = time.perf_counter()
+        before = time.thread_time()
         await asyncio.sleep(0)
-        longest = max(longest, time.perf_counter() - before)
+        longest = max(longest, time.thread_time() - before)
     return longest
 
 
@@ -359,5 +359,5 @@ async def test_the_loop_is_not_held_while_a_large_claim_is_made_read_and_settled
     await spark.heartbeat()
     assert await spark.acknowledge(1) == (20_000, 0)
     stop.set()
-    # Ten times what was measured on a quiet machine.
-    assert await watching < 0.1
+    # Several times what was measured on a quiet machine.
+    assert await watching < 0.05
