@@ -33,7 +33,7 @@ class Summary:
         return "\n\n".join([*blocks, *self.notes])
 
     def json(self) -> str:
-        told = {**self.facts, **({"rows": list(self.rows)} if self.rows else {}), "is_good": self.is_good}
+        told = {**self.facts, **({"found": list(self.rows)} if self.rows else {}), "is_good": self.is_good}
         return json.dumps(told, default=_plain, ensure_ascii=False)
 
 
