@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from smista.spark import columns
 from smista.spark.errors import WrongColumns, WrongOption
 from smista.spark.heartbeat import is_dead, new_session
-from smista.spark.options import Given, endpoint_of
+from smista.spark.options import _ROLES, Given, endpoint_of
 from smista.spark.source import SmistaSource
 
 CONSUMING = {"mode": "consume", "queue": "orders", "consumer": "spark"}
@@ -150,6 +151,12 @@ def test_a_reader_can_be_sent_to_executors(options: dict[str, str]) -> None:
     source = SmistaSource(options)
     reader: Any = source.streamReader(source.schema())
     assert type(pickle.loads(pickle.dumps(reader))) is type(reader)
+
+
+def test_every_option_and_column_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs/spark.md").read_text()
+    names = {name for role in _ROLES.values() for name in role} | set(columns.CLAIMED) | set(columns.PUBLISHED)
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []
 
 
 def test_a_session_is_known_to_be_dead_with_its_process() -> None:
