@@ -13,6 +13,7 @@ of what was done.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import sys
@@ -76,11 +77,17 @@ class Run:
             from smista.spark import session
 
             self.tell("Starting Spark ...")
-            self._spark = session("smista pipeline", master=self._master, conf=self._conf)
+            self._spark = session("smista pipeline", master=self._master, conf={**self._local(), **self._conf})
             if hasattr(self._spark, "_jsparkSession"):  # not over Spark Connect
                 self._spark.sparkContext.setLogLevel("OFF")  # what fails is told once, by us
             _prepare(self._spark)
         return self._spark
+
+    def _local(self) -> dict[str, str]:
+        """Without a cluster, Spark's 200 parts of every shuffle take longer than what is in them."""
+        if self._master is not None and not self._master.startswith("local"):
+            return {}
+        return {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
 
     def client(self) -> Client:
         """A client of the broker, not connected yet."""
