@@ -118,6 +118,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "drain_timeout_s": (0.0, 86_400.0),
     "websocket_ping_s": (0.0, 86_400.0),
     "websocket_frame_bytes_max": (KIB, 1 << 31),
+    "sqs_requests_per_second": (1, 1 << 31),
     "body_bytes_max": (1, 1 << 31),
     "resident_bytes_max": (0, 1 << 50),
     "log_retention_ms": (0, 1 << 52),

@@ -213,6 +213,8 @@ def test_a_run_that_goes_on_archives_what_comes_until_it_is_told_to_stop(
             wait_until(lambda: len(Archive(tmp_path).manifests()) == 1, running)
             client.publish(queue, b"x")
             wait_until(lambda: len(Archive(tmp_path).manifests()) == 2, running)
+            # Spark tells of a batch a little after it was written.
+            wait_until(lambda: len(told) == 2, running)
         finally:
             run.stop()
         summary = running.result(60)

@@ -198,6 +198,8 @@ class _Process:
                 await self._send_head(HEAD.pack(len(data), connection is not None), connection)
                 await asyncio.get_running_loop().sock_sendall(self._channel, data)
             except OSError:
+                # Known here before its end is heard of: the next try must find another.
+                self.is_gone = True
                 raise _Gone from None
 
     async def _send_head(self, head: bytes, connection: socket.socket | None) -> None:
