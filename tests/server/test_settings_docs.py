@@ -51,7 +51,7 @@ def test_the_page_gives_the_setting_as_it_is(name: str) -> None:
 
 def test_every_setting_that_is_a_number_has_a_range() -> None:
     numbers = {name for name, value in DEFAULTS.items() if isinstance(value, int | float) and value is not False}
-    assert set(RANGES) == numbers | {"memory_bytes_max"}
+    assert set(RANGES) == numbers | {"memory_bytes_max", "sqs_requests_per_second"}
 
 
 def test_the_page_has_every_refusal() -> None:
