@@ -23,6 +23,8 @@ from bench.machine import percentile
 from smista.protocols.amqp import methods
 
 SECONDS = float(os.environ.get("SMISTA_TEST_BENCH_SECONDS", "4"))
+LIMIT_S = 180 + 10 * SECONDS
+"""How long RabbitMQ may take for a scenario; filling it with the backlog takes it a minute."""
 BACKLOG = int(os.environ.get("SMISTA_TEST_BENCH_BACKLOG", "1000000"))
 
 
@@ -209,5 +211,15 @@ def main() -> None:
         print(f"{label}\n  smista    {ours.told()}", flush=True)
         if has_rabbitmq:
             with rabbitmq.running() as port:
-                theirs = uvloop.run(scenario(port))
-            print(f"  rabbitmq  {theirs.told()}\n  {ours.rate / theirs.rate:.1f} times", flush=True)
+                theirs = uvloop.run(_within(LIMIT_S, scenario(port)))
+            if theirs is None:
+                print(f"  rabbitmq  did not come to the end within {LIMIT_S:.0f} s", flush=True)
+            else:
+                print(f"  rabbitmq  {theirs.told()}\n  {ours.rate / theirs.rate:.1f} times", flush=True)
+
+
+async def _within(limit_s: float, work: Coroutine[Any, Any, Result]) -> Result | None:
+    try:
+        return await asyncio.wait_for(work, limit_s)
+    except TimeoutError:
+        return None
