@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import uvloop
@@ -20,32 +14,13 @@ import uvloop
 from bench import rabbitmq
 from bench.amqp_load import ConsumeLink, Link, PublishLink, connect
 from bench.machine import percentile
+from bench.serving import serving
 from smista.protocols.amqp import methods
 
 SECONDS = float(os.environ.get("SMISTA_TEST_BENCH_SECONDS", "4"))
 LIMIT_S = 180 + 10 * SECONDS
 """How long RabbitMQ may take for a scenario; filling it with the backlog takes it a minute."""
 BACKLOG = int(os.environ.get("SMISTA_TEST_BENCH_BACKLOG", "1000000"))
-
-
-@contextlib.contextmanager
-def smista() -> Iterator[int]:
-    folder = tempfile.mkdtemp(prefix="smista-bench-")
-    command = [sys.executable, "-m", "smista", "serve", "--data", folder, "--http-port", "0", "--amqp-port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert server.stdout is not None
-        for line in server.stdout:
-            found = re.match(r"amqp listening on amqp://.*:(\d+)", line)
-            if found:
-                yield int(found[1])
-                break
-        else:
-            raise RuntimeError(f"the server ended with {server.wait()}")
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(60)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Result:
@@ -205,8 +180,8 @@ def main() -> None:
     for label, scenario in SCENARIOS:
         if chosen and not re.search(chosen, label):
             continue
-        with smista() as port:
-            ours = uvloop.run(scenario(port))
+        with serving() as server:
+            ours = uvloop.run(scenario(server.amqp_port))
         print(f"{label}\n  smista    {ours.told()}", flush=True)
         if has_rabbitmq:
             with rabbitmq.running() as port:

@@ -7,12 +7,10 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,6 +19,7 @@ from typing import NamedTuple, cast
 import uvloop
 
 from bench.machine import percentile
+from bench.serving import serving
 
 SECONDS = float(os.environ.get("SMISTA_TEST_BENCH_SECONDS", "4"))
 CONNECTIONS = 32
@@ -49,26 +48,6 @@ def request(action: str, parameters: dict[str, object]) -> bytes:
 
 
 # -- servers ----------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def smista() -> Iterator[int]:
-    folder = tempfile.mkdtemp(prefix="smista-bench-")
-    command = [sys.executable, "-m", "smista", "serve", "--data", folder, "--http-port", "0", "--amqp-port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert server.stdout is not None
-        for line in server.stdout:
-            found = re.match(r"http listening on http://.*:(\d+)", line)
-            if found:
-                yield int(found[1])
-                break
-        else:
-            raise RuntimeError(f"the server ended with {server.wait()}")
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(60)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -225,12 +204,12 @@ async def run(port: int) -> dict[str, Result]:
 
 def main() -> None:
     print(f"{CONNECTIONS} connections, {len(BODY)}-byte bodies, up to {SECONDS:.0f} s each; Smista syncs every answer")
-    found: dict[str, dict[str, Result]] = {}
-    for name, start in (("smista", smista), ("moto", moto)):
-        with start() as port:
-            found[name] = uvloop.run(run(port))
-    for scenario, ours in found["smista"].items():
-        theirs = found["moto"][scenario]
+    with serving() as server:
+        smistas = uvloop.run(run(server.port))
+    with moto() as port:
+        motos = uvloop.run(run(port))
+    for scenario, ours in smistas.items():
+        theirs = motos[scenario]
         print(
             f"{scenario:<20} smista {ours.requests:>7,.0f} requests/s {ours.messages:>8,.0f} msg/s "
             f"p50 {ours.p50_ms:5.1f} p99 {ours.p99_ms:6.1f} ms; moto {theirs.requests:>6,.0f} requests/s; "

@@ -4,7 +4,8 @@
 
 1. the newest versions that together satisfy pyproject.toml (to run, to build and to develop);
 2. the wheel of each of those versions for every platform and Python in the tables below; for a package that is
-   published as source alone (PySpark), that archive instead.
+   published as source alone (PySpark), that archive instead. A package that pyproject.toml asks for under a marker
+   (atheris) keeps it, and may be missing where the marker says it is not wanted.
 
 `pip install --require-hashes` then installs exactly those files, wherever it finds them: the lock file
 holds no address, so a mirror, an offline folder and the public registry serve equally. Only pip's public
@@ -57,13 +58,19 @@ def main() -> None:
         pip = Pip(Path(folder))
         print("resolving", flush=True)
         packages = {package.name: package for package in pip.resolve(asked)}
-        pins = [package.pin for package in packages.values() if not package.is_source]
+        markers = dict(map(marked, asked))
+        wheels = [package for package in packages.values() if not package.is_source]
+        everywhere = [package.pin for package in wheels if not markers.get(package.name)]
+        elsewhere = [package.pin for package in wheels if markers.get(package.name)]
         for platform, tags in PLATFORMS.items():
             for python in PYTHONS:
                 print(f"hashing for {platform}, Python {python}", flush=True)
-                for package in pip.wheels(pins, tags=tags, python=python):
+                found = [*pip.wheels(everywhere, tags=tags, python=python)]
+                for pin in elsewhere:
+                    found += pip.wheels([pin], tags=tags, python=python, may_lack=True)
+                for package in found:
                     packages[package.name].hashes |= package.hashes
-    environment.LOCK.write_text(render(packages.values(), asked={canonical(line) for line in asked}))
+    environment.LOCK.write_text(render(packages.values(), markers=markers))
     print(f"wrote {len(packages)} packages to {environment.LOCK.name}")
 
 
@@ -85,16 +92,21 @@ class Pip:
     def resolve(self, requirements: list[str]) -> Iterator[Package]:
         return self._report(*requirements)
 
-    def wheels(self, pins: list[str], *, tags: tuple[str, ...], python: str) -> Iterator[Package]:
+    def wheels(
+        self, pins: list[str], *, tags: tuple[str, ...], python: str, may_lack: bool = False
+    ) -> Iterator[Package]:
         platforms = [f"--platform={tag}" for tag in tags]
         foreign = ["--implementation=cp", f"--python-version={python}", f"--target={self.nowhere}"]
-        return self._report("--no-deps", "--only-binary=:all:", *foreign, *platforms, *pins)
+        return self._report("--no-deps", "--only-binary=:all:", *foreign, *platforms, *pins, may_lack=may_lack)
 
-    def _report(self, *arguments: str) -> Iterator[Package]:
+    def _report(self, *arguments: str, may_lack: bool = False) -> Iterator[Package]:
         options = ["-qq", "--disable-pip-version-check", "--dry-run", "--ignore-installed", "--report=-"]
         command = [str(self.python), "-m", "pip", "install", *options, *arguments]
-        result = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+        stderr = subprocess.DEVNULL if may_lack else None
+        result = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=stderr, text=True)
         if result.returncode != 0:
+            if may_lack:
+                return iter(())
             sys.exit(f"pip could not resolve: {' '.join(arguments)}")
         return map(package_of, json.loads(result.stdout)["install"])
 
@@ -118,15 +130,22 @@ def canonical(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", name[0]).lower()
 
 
-def render(packages: Iterable[Package], *, asked: set[str]) -> str:
+def marked(requirement: str) -> tuple[str, str]:
+    """Its name, and the marker it stands under, if any."""
+    return canonical(requirement), requirement.partition(";")[2].strip()
+
+
+def render(packages: Iterable[Package], *, markers: dict[str, str]) -> str:
+    """`markers` has the marker, mostly none, of every package that was asked for by name."""
     by_name = sorted(packages, key=lambda package: package.name)
     text = HEADER.format(platforms=", ".join(PLATFORMS), pythons=", ".join(PYTHONS))
     for package in by_name:
         needed_by = [other.name for other in by_name if package.name in other.needs]
-        reasons = ["pyproject.toml"] * (package.name in asked) + needed_by
+        reasons = ["pyproject.toml"] * (package.name in markers) + needed_by
         hashes = [f"--hash=sha256:{digest}" for digest in sorted(package.hashes)]
         text += f"# for {', '.join(reasons)}\n"
-        text += " \\\n    ".join([package.pin, *hashes]) + "\n"
+        marker = markers.get(package.name, "")
+        text += " \\\n    ".join([f"{package.pin} ; {marker}" if marker else package.pin, *hashes]) + "\n"
     return text
 
 

@@ -119,6 +119,7 @@ class StreamCaller:
             await connection.send(_encode({"id": request_id, "command": command, "payload": payload}))
             said = await answer
         except ConnectionClosed:
+            self._lost(connection)  # whoever asks again at once must not find it still there: nothing is awaited then
             raise Lost("while sending") from None
         finally:
             self._answers.pop(request_id, None)

@@ -12,7 +12,7 @@ from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Publication, Reason, State
 from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.engine import Broker
-from tests.engine.bench import SETTINGS, SHORT_MS, Bench, Consumer, KeptLog, turns
+from tests.engine.bench import SETTINGS, SHORT_MS, Bench, Consumer, KeptLog, stored, turns
 
 
 async def test_messages_come_back_in_order_byte_for_byte(orders: Bench) -> None:
@@ -221,6 +221,30 @@ async def test_a_receipt_of_a_message_a_crash_undid_settles_no_other_message() -
     else:
         [outcome] = await broker.acknowledge([receipt])
         assert isinstance(outcome, StaleReceipt), "a message nobody has worked on is gone"
+    await broker.close()
+
+
+async def test_what_was_seen_before_it_was_on_disk_is_another_message_when_published_again() -> None:
+    """What the ledger of the doors' crash tests leaves room for: a delivery does not wait for the disk."""
+    log = KeptLog()
+    broker = await Broker.open(log, SETTINGS)
+    await broker.declare_queue("orders")
+    blocks = log._next_position, dict(log._blocks)
+    append_count = log.append_count
+    log.gate.clear()
+    publication = Publication(b"x", Envelope(deduplication_id="once"))
+    broker.publish_now("orders", [publication])
+    [seen] = await broker.receive("orders")
+    assert log.append_count == append_count, "it is on disk"
+    log.gate.set()
+    await broker.close()
+    log._next_position, log._blocks = blocks
+    broker = await Broker.open(log, SETTINGS)
+    await asyncio.sleep(0.002)  # an id has the millisecond in it
+    [again] = map(stored, await broker.publish("orders", [publication]))
+    [held] = await broker.receive("orders")
+    assert (again.is_duplicate, held.body, held.id) == (False, b"x", again.id)
+    assert held.id != seen.id
     await broker.close()
 
 

@@ -12,8 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery, chord, group  # type: ignore[import-untyped] # has no types
+from celery.exceptions import Reject  # type: ignore[import-untyped] # has no types
+from kombu import Exchange, Queue, binding
 
 FOLDER = Path(os.environ.get("SMISTA_CELERY_FOLDER", "."))
+
+
+def special(queue: str) -> Queue:
+    """A queue beside the usual one, with all that Celery lets one ask of RabbitMQ."""
+    return Queue(
+        f"{queue}-special",
+        max_priority=10,
+        queue_arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{queue}-dead"},
+        bindings=[
+            binding(Exchange(f"{queue}-topic", "topic"), routing_key="orders.*.paid"),
+            binding(Exchange(f"{queue}-headers", "headers"), arguments={"x-match": "all", "kind": "order"}),
+        ],
+    )
 
 
 def make_app(broker: str, folder: Path, queue: str, queue_type: str) -> Any:
@@ -23,6 +38,10 @@ def make_app(broker: str, folder: Path, queue: str, queue_type: str) -> Any:
         task_default_exchange=queue,
         task_default_routing_key=queue,
         task_default_queue_type=queue_type,
+        task_queues=[
+            Queue(queue, Exchange(queue), routing_key=queue, queue_arguments={"x-queue-type": queue_type}),
+            special(queue),
+        ],
         worker_detect_quorum_queues=True,
         task_publish_retry=True,
         broker_connection_retry_on_startup=True,
@@ -74,4 +93,10 @@ def die_at_first(self: Any) -> bool:
     return bool(self.request.delivery_info["redelivered"])
 
 
-__all__ = ["add", "app", "chord", "die_at_first", "fail_at_first", "group", "make_app", "now", "total"]
+@app.task(bind=True, acks_late=True)  # type: ignore[untyped-decorator] # Celery has no types
+def refuse(self: Any) -> None:
+    """Is put back the first time, and set aside the second."""
+    raise Reject("not me", requeue=not self.request.delivery_info["redelivered"])
+
+
+__all__ = ["add", "app", "chord", "die_at_first", "fail_at_first", "group", "make_app", "now", "refuse", "total"]

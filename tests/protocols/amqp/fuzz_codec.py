@@ -1,14 +1,8 @@
-"""The codec against any bytes; by itself an atheris harness:
-
-python -m tests.protocols.amqp.fuzz_codec -runs=1000000 corpus/
-"""
+"""The codec against any bytes."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import sys
-from typing import Any
 
 import msgspec
 
@@ -51,14 +45,3 @@ def _check_properties(data: bytes) -> None:
     kept = properties.write(seen)
     msgspec.json.encode(seen)
     content.write_properties(content.from_properties(properties.read(kept)))
-
-
-def main() -> None:
-    atheris: Any = importlib.import_module("atheris")
-    atheris.instrument_all()
-    atheris.Setup(sys.argv, check)
-    atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    main()

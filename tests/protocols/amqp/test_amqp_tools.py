@@ -87,6 +87,19 @@ def test_a_queue_is_bound_to_a_topic_exchange_and_consumed_without_acknowledging
     assert errors.startswith(b"Server provided queue name: amq.gen-")
 
 
+def test_headers_choose_and_what_is_not_fetched_in_time_goes_to_the_dead_letters(
+    place: Place, channel: Channel
+) -> None:
+    exchange, dead = channel.exchange(place.name("x"), "headers"), channel.declare(place.name("dead"))
+    arguments = {"x-message-ttl": 100, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+    queue = channel.declare(place.name(), arguments)
+    channel.bind(queue, exchange, arguments={"x-match": "all", "kind": "order"})
+    output(place.url, "publish", "-e", exchange, "-H", "kind: invoice", "-b", "no")
+    output(place.url, "publish", "-e", exchange, "-H", "kind: order", "-b", "yes")
+    assert output(place.url, "consume", "-q", dead, "-c", "1", "cat") == b"yes"
+    assert run(place.url, "get", "-q", dead).returncode == 2
+
+
 def test_a_command_that_fails_leaves_the_message_in_the_queue(place: Place, channel: Channel) -> None:
     queue = channel.declare(place.name())
     channel.publish(b"again", queue)

@@ -5,6 +5,7 @@ With quorum queues Celery delays tasks in the broker, by 28 queues with a TTL th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kombu
 import pytest
 
 from tests.protocols.amqp import celery_app
@@ -30,7 +32,8 @@ class Workshop:
     """A worker, and an application to send it tasks."""
 
     def __init__(self, broker: str, folder: Path, queue_type: str) -> None:
-        queue = f"celery-{secrets.token_hex(4)}"
+        self.queue = queue = f"celery-{secrets.token_hex(4)}"
+        self.special = f"{queue}-special"
         (folder / "results").mkdir(parents=True)
         self.app = celery_app.make_app(broker, folder, queue, queue_type)
         environment = {
@@ -60,6 +63,23 @@ class Workshop:
 
     def signature(self, name: str, *arguments: Any) -> Any:
         return self.app.signature(f"tests.protocols.amqp.celery_app.{name}", arguments)
+
+    @contextlib.contextmanager
+    def resting(self) -> Iterator[None]:
+        """While the worker takes nothing from the special queue."""
+        control, heard = self.app.control, {"reply": True, "timeout": PATIENCE_S, "limit": 1}
+        assert control.cancel_consumer(self.special, **heard)
+        yield
+        assert control.add_consumer(self.special, **heard)
+
+    @contextlib.contextmanager
+    def dead_letters(self) -> Iterator[Any]:
+        """Where the special queue's go, as kombu's simple queue."""
+        with self.app.connection_for_read() as connection:
+            dead = kombu.Queue(f"{self.queue}-dead", durable=True)
+            simple = connection.SimpleQueue(dead)
+            yield simple
+            simple.close()
 
     def close(self) -> None:
         self.process.terminate()
@@ -124,12 +144,51 @@ def test_a_task_that_kills_its_process_runs_again(workshop: Workshop) -> None:
     assert result(workshop.send("die_at_first")) is True
 
 
+def test_a_task_that_refuses_is_put_back_and_then_set_aside(workshop: Workshop) -> None:
+    with workshop.dead_letters() as dead:
+        refused = workshop.send("refuse", queue=workshop.special)
+        message = dead.get(timeout=PATIENCE_S)
+        message.ack()
+    [death] = message.headers["x-death"]
+    assert (message.headers["id"], death["queue"], death["reason"]) == (refused.id, workshop.special, "rejected")
+
+
+def test_a_task_that_waits_too_long_is_set_aside(workshop: Workshop) -> None:
+    with workshop.dead_letters() as dead:
+        with workshop.resting():
+            late = workshop.send("now", queue=workshop.special, expiration=0.1)
+            message = dead.get(timeout=PATIENCE_S)
+            message.ack()
+        assert (message.headers["id"], message.headers["x-death"][0]["reason"]) == (late.id, "expired")
+
+
+def test_an_urgent_task_overtakes(workshop: Workshop) -> None:
+    with workshop.resting():
+        patient = [workshop.send("now", queue=workshop.special, priority=1) for _ in range(20)]
+        urgent = workshop.send("now", queue=workshop.special, priority=9)
+    ran = result(urgent)
+    overtaken = [result(pending) > ran for pending in patient]
+    assert sum(overtaken) > 15
+
+
+def test_tasks_are_routed_by_topic_and_by_headers(workshop: Workshop) -> None:
+    topic, headers = f"{workshop.queue}-topic", f"{workshop.queue}-headers"
+    assert result(workshop.send("add", 1, 2, exchange=topic, routing_key="orders.eu.paid")) == 3
+    assert result(workshop.send("add", 3, 4, exchange=headers, routing_key="any", headers={"kind": "order"})) == 7
+    unrouted = [
+        workshop.send("add", 1, 2, exchange=topic, routing_key="orders.eu"),
+        workshop.send("add", 1, 2, exchange=headers, routing_key="any", headers={"kind": "invoice"}),
+    ]
+    result(workshop.send("add", 5, 6, exchange=topic, routing_key="orders.us.paid"))
+    assert [pending.state for pending in unrouted] == ["PENDING", "PENDING"]
+
+
 def test_the_worker_can_be_asked_what_it_does(workshop: Workshop) -> None:
     inspect = workshop.app.control.inspect(timeout=PATIENCE_S, limit=1)
     [registered] = inspect.registered().values()
     assert "tests.protocols.amqp.celery_app.add" in registered
     [queues] = inspect.active_queues().values()
-    assert [queue["name"] for queue in queues] == [workshop.app.conf.task_default_queue]
+    assert [queue["name"] for queue in queues] == [workshop.queue, workshop.special]
 
 
 def test_a_revoked_task_does_not_run(workshop: Workshop) -> None:

@@ -1,4 +1,4 @@
-"""py-amqp, and kombu on top of it, unmodified."""
+"""kombu, unmodified, on py-amqp."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-import amqp  # type: ignore[import-untyped] # has no types
 import kombu as typed_kombu
 import kombu.pools as typed_pools
 import kombu.simple as typed_simple
 import pytest
-from amqp.exceptions import (  # type: ignore[import-untyped] # has no types
-    AccessRefused,
-    MessageNacked,
-    NotFound,
-    PreconditionFailed,
-)
+from amqp.exceptions import NotFound, PreconditionFailed  # type: ignore[import-untyped] # has no types
 
 from tests.protocols.amqp.places import Place
 from tests.server_process import ServerProcess
@@ -28,97 +22,9 @@ SimpleQueue: Any = typed_simple.SimpleQueue
 
 
 @pytest.fixture
-def plain(place: Place) -> Iterator[Any]:
-    """py-amqp by itself, with confirms."""
-    host, port = place.address
-    connection = amqp.Connection(f"{host}:{port}", userid="guest", password="guest", confirm_publish=True, heartbeat=10)
-    connection.connect()
-    yield connection
-    connection.close()
-
-
-@pytest.fixture
 def connection(place: Place) -> Iterator[Any]:
     with kombu.Connection(place.url, transport_options={"confirm_publish": True}) as connection:
         yield connection
-
-
-# -- py-amqp ----------------------------------------------------------------------------------------------------------
-
-
-def drain(connection: Any, found: list[Any], count: int) -> None:
-    while len(found) < count:
-        connection.drain_events(timeout=30)
-
-
-def test_py_amqp_publishes_with_confirms_and_consumes_with_prefetch(place: Place, plain: Any) -> None:
-    channel = plain.channel()
-    queue = place.name()
-    channel.queue_declare(queue, durable=True, auto_delete=False)
-    for number in range(20):
-        message = amqp.Message(str(number), delivery_mode=2, application_headers={"n": number, "big": 1 << 40})
-        channel.basic_publish_confirm(message, routing_key=queue)
-    channel.basic_qos(0, 5, False)
-    found: list[Any] = []
-    channel.basic_consume(queue, callback=found.append)
-    drain(plain, found, 5)
-    assert channel.queue_declare(queue, passive=True).message_count == 15
-    for message in found:
-        channel.basic_ack(message.delivery_tag)
-    drain(plain, found, 10)
-    assert [message.body for message in found] == [str(number) for number in range(10)]
-    assert found[3].headers == {"n": 3, "big": 1 << 40}
-
-
-def test_py_amqp_requeues_and_rejects_to_the_dead_letters(place: Place, plain: Any) -> None:
-    channel = plain.channel()
-    dead, queue = place.name("dead"), place.name()
-    channel.queue_declare(dead, auto_delete=False)
-    to_dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
-    channel.queue_declare(queue, auto_delete=False, arguments=to_dead)
-    channel.basic_publish_confirm(amqp.Message("poison"), routing_key=queue)
-    channel.basic_reject(channel.basic_get(queue).delivery_tag, requeue=True)
-    again = channel.basic_get(queue)
-    assert again.delivery_info["redelivered"]
-    channel.basic_reject(again.delivery_tag, requeue=False)
-    found: list[Any] = []
-    channel.basic_consume(dead, callback=found.append, no_ack=True)
-    drain(plain, found, 1)
-    assert found[0].headers["x-death"][0]["reason"] == "rejected"
-
-
-def test_py_amqp_is_told_what_is_wrong(place: Place, plain: Any) -> None:
-    queue = place.name()
-    plain.channel().queue_declare(queue, auto_delete=False)
-    with pytest.raises(PreconditionFailed, match="inequivalent arg 'durable'"):
-        plain.channel().queue_declare(queue, durable=True, auto_delete=False)
-    with pytest.raises(NotFound, match="no queue 'nowhere' in vhost '/'"):
-        plain.channel().queue_declare("nowhere", passive=True)
-    with pytest.raises(AccessRefused, match="reserved prefix"):
-        plain.channel().queue_declare("amq.mine")
-    full = place.name("full")
-    channel = plain.channel()
-    channel.queue_declare(full, auto_delete=False, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
-    with pytest.raises(MessageNacked):
-        channel.basic_publish_confirm(amqp.Message("no room"), routing_key=full)
-
-
-def test_py_amqp_commits_and_rolls_back(place: Place) -> None:
-    host, port = place.address
-    with amqp.Connection(f"{host}:{port}") as connection:
-        channel = connection.channel()
-        queue = place.name()
-        channel.queue_declare(queue, auto_delete=False)
-        channel.tx_select()
-        channel.basic_publish(amqp.Message("dropped"), routing_key=queue)
-        channel.tx_rollback()
-        channel.basic_publish(amqp.Message("kept"), routing_key=queue)
-        channel.tx_commit()
-        assert channel.basic_get(queue, no_ack=True).body == "kept"
-        assert channel.basic_get(queue) is None
-
-
-# -- kombu ------------------------------------------------------------------------------------------------------------
 
 
 def take(connection: Any, queue: Any, count: int, **options: Any) -> list[Any]:
@@ -175,6 +81,38 @@ def test_kombu_requeues_rejects_and_orders_by_priority(place: Place, connection:
     second.reject()
     assert [message.payload for message in take(connection, dead, 1)] == ["9"]
     assert [message.payload for message in take(connection, queue, 2)] == ["5", "1"]
+
+
+def test_kombu_lets_messages_expire(place: Place, connection: Any) -> None:
+    dead = kombu.Queue(place.name("dead"), auto_delete=False, durable=False)
+    dead(connection.default_channel).declare()
+    to_dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead.name}
+    queue = kombu.Queue(place.name(), durable=False, queue_arguments=to_dead)
+    queue(connection.default_channel).declare()
+    connection.Producer().publish("late", routing_key=queue.name, expiration=0.1)
+    [message] = take(connection, dead, 1)
+    assert (message.payload, message.headers["x-death"][0]["reason"]) == ("late", "expired")
+
+
+def test_an_error_closes_kombus_channel_and_not_its_connection(place: Place, connection: Any) -> None:
+    queue = kombu.Queue(place.name(), durable=False)
+    queue(connection.default_channel).declare()
+    with pytest.raises(PreconditionFailed, match="inequivalent arg 'durable'"):
+        kombu.Queue(queue.name, durable=True)(connection.channel()).declare()
+    with pytest.raises(NotFound, match="no queue 'nowhere' in vhost '/'"):
+        kombu.Queue("nowhere")(connection.channel()).queue_declare(passive=True)
+    connection.Producer().publish("still here", routing_key=queue.name)
+    assert [message.payload for message in take(connection, queue, 1)] == ["still here"]
+
+
+def test_kombu_chooses_by_topic(place: Place, connection: Any) -> None:
+    exchange = kombu.Exchange(place.name("x"), "topic", durable=False)
+    queue = kombu.Queue(place.name(), exchange, routing_key="orders.*.paid", durable=False)
+    queue(connection.default_channel).declare()
+    producer = connection.Producer()
+    for key in ("orders.paid", "orders.eu.paid", "orders.eu.open", "orders.us.paid"):
+        producer.publish(key, exchange=exchange, routing_key=key)
+    assert [message.payload for message in take(connection, queue, 2)] == ["orders.eu.paid", "orders.us.paid"]
 
 
 def test_kombu_chooses_by_headers(place: Place, connection: Any) -> None:

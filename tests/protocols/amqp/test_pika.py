@@ -1,14 +1,12 @@
-"""pika, unmodified: its blocking adapter, then its asyncio adapter."""
+"""pika's blocking adapter, unmodified."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pika  # type: ignore[import-untyped] # has no types
 import pytest
-from pika.adapters.asyncio_connection import AsyncioConnection  # type: ignore[import-untyped] # has no types
 from pika.exceptions import (  # type: ignore[import-untyped] # has no types
     AMQPConnectionError,
     ChannelClosedByBroker,
@@ -266,78 +264,3 @@ def test_what_was_confirmed_is_there_after_a_restart(mortal: ServerProcess, is_k
     with pytest.raises(ChannelClosedByBroker):
         channel.queue_declare("passing", passive=True)
     connection.close()
-
-
-# -- asyncio ----------------------------------------------------------------------------------------------------------
-
-
-async def test_the_asyncio_adapter_publishes_with_confirms_and_consumes_with_prefetch(place: Place) -> None:
-    queue, count = place.name(), 200
-    loop = asyncio.get_running_loop()
-    opened: asyncio.Future[Any] = loop.create_future()
-    connection = AsyncioConnection(
-        parameters(place.address),
-        on_open_callback=opened.set_result,
-        on_open_error_callback=lambda _, error: opened.set_exception(error),
-        on_close_callback=lambda _, reason: closed.set_result(reason),
-        custom_ioloop=loop,
-    )
-    closed: asyncio.Future[Any] = loop.create_future()
-    await opened
-    ready: asyncio.Future[Any] = loop.create_future()
-    connection.channel(on_open_callback=ready.set_result)
-    channel = await ready
-    declared: asyncio.Future[Any] = loop.create_future()
-    channel.queue_declare(queue, callback=declared.set_result)
-    await declared
-    confirmed: asyncio.Future[None] = loop.create_future()
-
-    def confirm(frame: Any) -> None:
-        assert isinstance(frame.method, pika.spec.Basic.Ack)
-        if frame.method.delivery_tag == count and not confirmed.done():
-            confirmed.set_result(None)
-
-    channel.confirm_delivery(confirm)
-    for number in range(count):
-        channel.basic_publish("", queue, b"%d" % number)
-    await confirmed
-    limited: asyncio.Future[Any] = loop.create_future()
-    channel.basic_qos(prefetch_count=10, callback=limited.set_result)
-    await limited
-    bodies: list[bytes] = []
-    done: asyncio.Future[None] = loop.create_future()
-
-    def consume(_: Any, method: Any, properties: Any, body: bytes) -> None:
-        bodies.append(body)
-        channel.basic_ack(method.delivery_tag)
-        if len(bodies) == count:
-            done.set_result(None)
-
-    channel.basic_consume(queue, consume)
-    await done
-    assert bodies == [b"%d" % number for number in range(count)]
-    connection.close()
-    await closed
-
-
-async def test_the_asyncio_adapter_is_told_why_its_channel_was_closed(place: Place) -> None:
-    loop = asyncio.get_running_loop()
-    opened: asyncio.Future[Any] = loop.create_future()
-    ended: asyncio.Future[Any] = loop.create_future()
-    connection = AsyncioConnection(
-        parameters(place.address),
-        on_open_callback=opened.set_result,
-        on_close_callback=lambda _, reason: ended.set_result(reason),
-        custom_ioloop=loop,
-    )
-    await opened
-    ready: asyncio.Future[Any] = loop.create_future()
-    connection.channel(on_open_callback=ready.set_result)
-    channel = await ready
-    closed: asyncio.Future[Any] = loop.create_future()
-    channel.add_on_close_callback(lambda _, reason: closed.set_result(reason))
-    channel.basic_publish("nowhere", "key", b"x")
-    reason = await closed
-    assert (reason.reply_code, reason.reply_text) == (404, "NOT_FOUND - no exchange 'nowhere' in vhost '/'")
-    connection.close()
-    await ended
