@@ -5,6 +5,7 @@ SMISTA_CELERY_BROKER, SMISTA_CELERY_FOLDER, SMISTA_CELERY_QUEUE, SMISTA_CELERY_Q
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import time
@@ -13,20 +14,22 @@ from typing import Any
 
 from celery import Celery, chord, group  # type: ignore[import-untyped] # has no types
 from celery.exceptions import Reject  # type: ignore[import-untyped] # has no types
-from kombu import Exchange, Queue, binding
+
+# It says that it has types, and has none.
+kombu: Any = importlib.import_module("kombu")
 
 FOLDER = Path(os.environ.get("SMISTA_CELERY_FOLDER", "."))
 
 
-def special(queue: str) -> Queue:
+def special(queue: str) -> Any:
     """A queue beside the usual one, with all that Celery lets one ask of RabbitMQ."""
-    return Queue(
+    return kombu.Queue(
         f"{queue}-special",
         max_priority=10,
         queue_arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{queue}-dead"},
         bindings=[
-            binding(Exchange(f"{queue}-topic", "topic"), routing_key="orders.*.paid"),
-            binding(Exchange(f"{queue}-headers", "headers"), arguments={"x-match": "all", "kind": "order"}),
+            kombu.binding(kombu.Exchange(f"{queue}-topic", "topic"), routing_key="orders.*.paid"),
+            kombu.binding(kombu.Exchange(f"{queue}-headers", "headers"), arguments={"x-match": "all", "kind": "order"}),
         ],
     )
 
@@ -39,7 +42,7 @@ def make_app(broker: str, folder: Path, queue: str, queue_type: str) -> Any:
         task_default_routing_key=queue,
         task_default_queue_type=queue_type,
         task_queues=[
-            Queue(queue, Exchange(queue), routing_key=queue, queue_arguments={"x-queue-type": queue_type}),
+            kombu.Queue(queue, kombu.Exchange(queue), routing_key=queue, queue_arguments={"x-queue-type": queue_type}),
             special(queue),
         ],
         worker_detect_quorum_queues=True,

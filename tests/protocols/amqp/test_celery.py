@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kombu
 import pytest
 
 from tests.protocols.amqp import celery_app
@@ -33,6 +32,7 @@ class Workshop:
 
     def __init__(self, broker: str, folder: Path, queue_type: str) -> None:
         self.queue = queue = f"celery-{secrets.token_hex(4)}"
+        self.queue_type = queue_type
         self.special = f"{queue}-special"
         (folder / "results").mkdir(parents=True)
         self.app = celery_app.make_app(broker, folder, queue, queue_type)
@@ -69,6 +69,10 @@ class Workshop:
         """While the worker takes nothing from the special queue."""
         control, heard = self.app.control, {"reply": True, "timeout": PATIENCE_S, "limit": 1}
         assert control.cancel_consumer(self.special, **heard)
+        with self.app.connection_for_read() as connection:
+            channel = connection.default_channel  # the worker answers before it has done it
+            while channel.queue_declare(self.special, passive=True).consumer_count:
+                time.sleep(0.02)
         yield
         assert control.add_consumer(self.special, **heard)
 
@@ -76,7 +80,7 @@ class Workshop:
     def dead_letters(self) -> Iterator[Any]:
         """Where the special queue's go, as kombu's simple queue."""
         with self.app.connection_for_read() as connection:
-            dead = kombu.Queue(f"{self.queue}-dead", durable=True)
+            dead = celery_app.kombu.Queue(f"{self.queue}-dead", durable=True)
             simple = connection.SimpleQueue(dead)
             yield simple
             simple.close()
@@ -175,12 +179,11 @@ def test_tasks_are_routed_by_topic_and_by_headers(workshop: Workshop) -> None:
     topic, headers = f"{workshop.queue}-topic", f"{workshop.queue}-headers"
     assert result(workshop.send("add", 1, 2, exchange=topic, routing_key="orders.eu.paid")) == 3
     assert result(workshop.send("add", 3, 4, exchange=headers, routing_key="any", headers={"kind": "order"})) == 7
-    unrouted = [
-        workshop.send("add", 1, 2, exchange=topic, routing_key="orders.eu"),
-        workshop.send("add", 1, 2, exchange=headers, routing_key="any", headers={"kind": "invoice"}),
-    ]
+    unrouted = [workshop.send("add", 1, 2, exchange=topic, routing_key="orders.eu")]
+    if workshop.queue_type == "classic":  # with quorum queues Celery adds bindings to every exchange, without arguments
+        unrouted.append(workshop.send("add", 1, 2, exchange=headers, routing_key="any", headers={"kind": "invoice"}))
     result(workshop.send("add", 5, 6, exchange=topic, routing_key="orders.us.paid"))
-    assert [pending.state for pending in unrouted] == ["PENDING", "PENDING"]
+    assert {pending.state for pending in unrouted} == {"PENDING"}
 
 
 def test_the_worker_can_be_asked_what_it_does(workshop: Workshop) -> None:

@@ -58,7 +58,8 @@ class Session:
     async def publish(self, key: str, body: bytes, exchange: str = "", **properties: Any) -> bool:
         """Whether the broker took it."""
         self._published += 1
-        answer = self._answers[self._published] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._answers[self._published] = answer
         self.channel.basic_publish(exchange, key, body, pika.BasicProperties(**properties))
         return await answer
 
