@@ -17,6 +17,9 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
 run: environment ## start the broker
+	@echo "A broker with its data in ./data; Ctrl-C stops it. When it listens, in another terminal:"
+	@echo "  $(BIN)/python examples/first_program.py   # a first program"
+	@echo "  $(BIN)/smista --help                      # what can be done from a shell"
 	@$(BIN)/python -m smista serve
 
 test: environment ## run every test (LONG=1: the longer crash tests, JOBS=n: n at a time)

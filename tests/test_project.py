@@ -77,3 +77,10 @@ def test_every_dependency_has_its_reason_written_down() -> None:
     page = (ROOT / "docs/dependencies.md").read_text()
     explained = set(re.findall(r"^\| ([\w-]+) \| .+ \|$", page, re.MULTILINE)) - {"package"}
     assert explained == {lock.canonical(line) for line in lock.asked_for(PROJECT)}
+
+
+def test_make_run_says_how_to_use_what_it_starts() -> None:
+    recipe = subprocess.check_output(["make", "--dry-run", "--directory", str(ROOT), "run"], text=True)
+    said = re.findall(r'^echo "  \.venv/bin/(\w+) (\S+) ', recipe, re.MULTILINE)
+    assert said == [("python", "examples/first_program.py"), ("smista", "--help")]
+    assert (ROOT / "examples/first_program.py").exists()

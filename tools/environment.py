@@ -44,7 +44,7 @@ def refresh() -> None:
     # Gone while we work, so that an interrupted run is not taken for a finished one.
     stamp_file.unlink(missing_ok=True)
     if stamp.get("locked") != wanted["locked"]:
-        print("making .venv from requirements.lock", flush=True)
+        print("making .venv from requirements.lock: some minutes, once", flush=True)
         create(VENV)
         pip_install("--require-hashes", "--requirement", str(LOCK))
     pip_install("--no-deps", "--no-build-isolation", "--editable", str(ROOT))

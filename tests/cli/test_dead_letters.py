@@ -65,6 +65,19 @@ def test_redrive_keeps_to_a_rate(smista: Smista, dying: str) -> None:
     assert smista("dlq", "redrive", dying, "--rate", "50").out == "Redrove 3 messages.\n"
 
 
+def test_purge_can_be_narrowed(smista: Smista, dying: str) -> None:
+    done = smista("dlq", "purge", dying, "--error", "dough", "--priority", "5", "--yes")
+    assert done.out == f"Purged 1 dead letter of queue {dying}.\n"
+    assert dead(smista, dying) == ["a", "b"]
+
+
+def test_bodies_need_not_be_shown(smista: Smista, dying: str) -> None:
+    heading, *rows = smista("dlq", "list", dying, "--no-bodies").out.splitlines()
+    assert heading.split()[-2:] == ["last", "error"]
+    assert [row.split()[-1] for row in rows] == ["dough", "oven", "dough"]
+    assert all("message" not in each for each in smista("dlq", "list", dying, "--no-bodies", "--json").lines)
+
+
 def test_purge_throws_them_away(smista: Smista, dying: str) -> None:
     assert smista("dlq", "purge", dying, "--yes", "--json").json == {"queue": dying, "purged": 3}
     assert dead(smista, dying) == []

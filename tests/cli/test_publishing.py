@@ -85,13 +85,16 @@ def test_properties_go_with_the_message(smista: Smista, queue: str) -> None:
     smista(
         *("put", queue, "x", "-p", "7", "--ttl", "1h", "--group", "g", "-H", "colour=red", "-H", "n:=[1]"),
         *("--content-type", "text/plain", "--correlation-id", "c", "--reply-to", "r", "--type", "t"),
-        *("--max-retries", "1", "--content-encoding", "identity"),
+        *("--max-retries", "1", "--content-encoding", "identity", "--timestamp", "2026-01-31T12:00:00+00:00"),
+        *("--app-id", "oven", "--user-id", "rosa", "--external-id", "e-1"),
     )
     [message] = smista("browse", queue, "--json").lines
     assert (message["priority"], message["ttl_ms"], message["group"]) == (7, 3_600_000, "g")
     assert message["headers"] == {"colour": "red", "n": [1]}
     assert (message["content_type"], message["correlation_id"], message["reply_to"]) == ("text/plain", "c", "r")
     assert (message["type"], message["max_retries"], message["content_encoding"]) == ("t", 1, "identity")
+    assert (message["app_id"], message["user_id"], message["external_id"]) == ("oven", "rosa", "e-1")
+    assert message["timestamp_ms"] == 1_769_860_800_000
 
 
 def test_a_delay_and_an_instant_schedule_it(smista: Smista, queue: str) -> None:
@@ -140,7 +143,7 @@ def test_bodies_and_a_file_together_are_wrong_usage(smista: Smista, queue: str) 
 def test_a_file_that_is_not_there_is_wrong_usage(smista: Smista, queue: str) -> None:
     done = smista("put", queue, "--file", "nowhere.txt")
     assert done.code == 2
-    assert "nowhere.txt cannot be read" in done.err
+    assert done.err == "Error: nowhere.txt cannot be read: No such file or directory.\n"
 
 
 def test_publish_tells_which_queues_it_reached(smista: Smista, queue: str) -> None:
@@ -148,6 +151,14 @@ def test_publish_tells_which_queues_it_reached(smista: Smista, queue: str) -> No
     done = smista("publish", "amq.topic", f"{queue}.new", "x", "--json")
     assert [each["queue"] for each in done.json["routed"]] == [queue]
     assert bodies(smista, queue) == ["x"]
+
+
+def test_publish_may_route_by_several_keys(smista: Smista, queue: str, name: str) -> None:
+    for each in (name + "one", name + "two"):
+        smista("declare", each)
+        smista("bind", "amq.direct", each, "--key", each)
+    done = smista("publish", "amq.direct", name + "one", "x", "--extra-key", name + "two", "--extra-key", "q", "--json")
+    assert [each["queue"] for each in done.json["routed"]] == [name + "one", name + "two"]
 
 
 def test_what_no_binding_matches_went_nowhere_and_that_is_4(smista: Smista, name: str) -> None:

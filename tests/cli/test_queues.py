@@ -69,10 +69,21 @@ def test_every_setting_of_one_value_is_an_option_and_has_a_meaning() -> None:
 
 
 def test_alter_changes_what_is_named_and_leaves_the_rest(smista: Smista, queue: str) -> None:
-    done = smista("alter", queue, "--lease", "2m", "--ordered")
-    assert done.out == f"Queue {queue} now has --lease 2m, --ordered true.\n"
+    done = smista("alter", queue, "--lease", "2m", "--ordered", "--no-durable")
+    assert (done.code, "durable" in done.err) == (1, True)
+    done = smista("alter", queue, "--lease", "2m", "--ordered", "--no-dedup-by-body", "--rate-limit", "none")
+    assert done.out == f"Queue {queue} now has --lease 2m, --no-dedup-by-body, --rate-limit none, --ordered.\n"
     found = smista("settings", queue, "--json").json
     assert (found["lease_ms"], found["ordered"], found["retry_base_ms"]) == (120_000, True, 10)
+
+
+def test_a_queue_is_made_fair_or_ordered_but_not_both(smista: Smista, name: str) -> None:
+    assert smista("declare", name, "--fair").code == 0
+    refused = smista("alter", name, "--ordered")
+    assert (refused.code, "ordered or fair" in refused.err) == (1, True)
+    assert smista("alter", name, "--ordered", "--no-fair").code == 0
+    found = smista("settings", name, "--json").json
+    assert (found["ordered"], found["fair"]) == (True, False)
 
 
 def test_alter_without_a_setting_is_wrong_usage(smista: Smista, queue: str) -> None:

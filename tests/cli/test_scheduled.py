@@ -22,6 +22,15 @@ def test_list_of_a_queue_without_any_is_4(smista: Smista, queue: str) -> None:
     assert smista("scheduled", "list", queue).code == 4
 
 
+def test_list_can_be_narrowed_and_spare_the_bodies(smista: Smista, queue: str, late: str) -> None:
+    smista("put", queue, "y", "--delay", "1h", "--priority", "3")
+    [urgent] = smista("scheduled", "list", queue, "--priority", "3", "--json").lines
+    assert urgent["message"] == "y"
+    heading, _, _ = smista("scheduled", "list", queue, "--no-bodies").out.splitlines()
+    assert "body" not in heading
+    assert smista("scheduled", "list", queue, "--group", "nobody").code == 4
+
+
 def test_change_gives_another_time(smista: Smista, queue: str, late: str) -> None:
     assert smista("scheduled", "change", queue, late, "--at", "2099-01-01T00:00:00+00:00").code == 0
     assert smista("scheduled", "list", queue, "--json").lines[0]["ready_at_ms"] == 4_070_908_800_000

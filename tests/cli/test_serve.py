@@ -1,6 +1,7 @@
 """`serve`: its flags, its variables, its file, and how it ends."""
 
 import signal
+import socket
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,7 @@ def test_every_setting_is_a_flag_with_what_it_means(offline: Smista) -> None:
         (["--http-port", "x"], {}, "http_port is 'x' from flag --http-port"),
         (["--log-level", "loud"], {}, "log_level is 'loud'"),
         ([], {"SMISTA_HTTP_PORT": "x"}, "from variable SMISTA_HTTP_PORT"),
-        (["--config", "nowhere.toml"], {}, "nowhere.toml cannot be read"),
+        (["--config", "nowhere.toml"], {}, "nowhere.toml cannot be read: No such file or directory. ["),
         (["--http-prot", "1"], {}, "No such option"),
     ],
     ids=lambda value: " ".join(value),
@@ -36,6 +37,40 @@ def test_a_wrong_configuration_is_2_and_one_clear_line(
     done = offline("serve", *arguments, environment=environment)
     assert (done.code, done.out) == (2, "")
     assert said in done.err.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--host", "no-such-host.invalid"], "give an address of this machine by --host"),
+        (["--host", "192.0.2.1"], "give an address of this machine by --host"),
+        (["--data", "file"], "file does not hold a Smista log: it is not a directory"),
+        (
+            ["--data", "file/below"],
+            "the log in file/below cannot be opened: Not a directory; see that this user may write there, or choose",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_place_that_cannot_be_used_is_2_and_the_cure_fits(
+    offline: Smista, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    (tmp_path / "file").write_text("something else")
+    done = offline("serve", "--http-port", "0", "--amqp-port", "0", *arguments, directory=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    [line] = done.err.splitlines()
+    assert said in line
+    assert "Errno" not in line
+
+
+def test_a_port_that_is_taken_is_named_with_its_flag(offline: Smista, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for flags in (["--http-port", port, "--amqp-port", "0"], ["--http-port", "0", "--amqp-port", port]):
+            done = offline("serve", "--memory", *flags, directory=tmp_path)
+            assert done.code == 2
+            assert f"port {port}: Address already in use; stop what is listening there" in done.err
+            assert f"port by {flags[flags.index(port) - 1]}." in done.err
 
 
 def test_it_serves_from_a_file_of_settings_keeps_its_data_and_stops_when_told(offline: Smista, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from smista.client.address import stream_url
+from smista.client.address import shown_address, stream_url
 from smista.core.errors import InvalidArgument
 
 
@@ -35,3 +35,13 @@ def test_no_address_is_the_variable_or_this_machine(monkeypatch: pytest.MonkeyPa
 def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(InvalidArgument, match=r"http://127\.0\.0\.1:9324"):
         stream_url(address)
+
+
+def test_an_address_is_shown_as_people_write_it() -> None:
+    for address in (
+        "http://127.0.0.1:9324",
+        "https://queues.example:443",
+        "http://[::1]:9324",
+        "http://proxy:80/broker",
+    ):
+        assert shown_address(stream_url(address)) == address

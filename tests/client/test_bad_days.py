@@ -10,7 +10,7 @@ import pytest
 
 from smista import AsyncClient
 from smista.client import ConnectionFailed, ServerError
-from smista.engine.errors import BrokerClosed, LowDisk
+from smista.errors import BrokerClosed, LowDisk
 from tests.client.fake_broker import FakeBroker, until
 
 STORED = {"accepted": 1, "results": [{"message_id": "1", "position": 1}]}

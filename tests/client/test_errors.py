@@ -3,16 +3,14 @@ from types import ModuleType
 
 import pytest
 
+from smista import errors as broker_errors
 from smista.client.errors import ServerError, error_from
 from smista.core import errors as core_errors
-from smista.core.errors import LeaseExpired, StaleReceipt
-from smista.core.exchanges import errors as exchange_errors
-from smista.core.exchanges.errors import ExchangeNotFound
-from smista.engine import errors as engine_errors
+from smista.core.errors import ExchangeNotFound, LeaseExpired, StaleReceipt
 from smista.errors import BrokerError
 
 
-@pytest.mark.parametrize("module", [core_errors, exchange_errors, engine_errors], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [core_errors, broker_errors], ids=lambda module: module.__name__)
 def test_every_error_of_the_broker_comes_back_as_its_own_class(module: ModuleType) -> None:
     kinds = [kind for _, kind in inspect.getmembers(module, inspect.isclass) if issubclass(kind, BrokerError)]
     kinds.remove(BrokerError)

@@ -70,6 +70,9 @@ async def test_dead_letters_are_seen_and_redriven(client: AsyncClient, orders: s
     assert await client.redrive(orders, message_ids=[first]) == 1
     assert await client.redrive(orders, limit=1) == 1
     assert (await client.stats(orders)).ready == 2
+    await killed(client, orders, 2, "cold again")
+    assert await client.purge_dead_letters(orders, error_contains="again", priority=0) == 2
+    assert await client.purge_dead_letters(orders, error_contains="nothing like it") == 0
     assert await client.purge_dead_letters(orders) == 1
     assert [message async for message in client.dead_letters(orders)] == []
 
@@ -86,6 +89,7 @@ async def test_scheduled_messages_are_moved_and_cancelled(client: AsyncClient, o
     second = await client.publish(orders, 2, deliver_at_ms=round(time.time() * 1000) + 3_600_000)
     third = await client.publish(orders, 3, delay_ms=60_000)
     assert [message.id async for message in client.scheduled(orders, page_size=2)] == [first.id, second.id, third.id]
+    assert [message.id async for message in client.scheduled(orders, created_before_ms=1)] == []
     await client.cancel_scheduled(orders, second.id)
     await client.reschedule(orders, first.id, delay_ms=1)
     await client.reschedule(orders, third.id, deliver_at_ms=1)

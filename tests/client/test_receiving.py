@@ -38,7 +38,7 @@ async def test_a_nack_carries_its_error_and_comes_again(client: AsyncClient, que
     await client.declare_queue(queue, retry_backoff="none")
     await client.publish(queue, b"x")
     [first] = await client.receive(queue)
-    await first.nack("the oven is cold")
+    assert await first.nack("the oven is cold") == "requeued"
     [second] = await client.receive(queue, wait_ms=20_000)
     assert (second.id, second.delivery_count, second.retry_count) == (first.id, 2, 1)
     assert [failure.error for failure in second.failures] == ["the oven is cold"]
@@ -47,7 +47,7 @@ async def test_a_nack_carries_its_error_and_comes_again(client: AsyncClient, que
 async def test_a_nack_without_requeue_is_a_dead_letter(client: AsyncClient, orders: str) -> None:
     await client.publish(orders, b"x")
     [delivery] = await client.receive(orders)
-    await delivery.nack("burnt", requeue=False)
+    assert await delivery.nack("burnt", requeue=False) == "dead_lettered"
     [dead] = [message async for message in client.dead_letters(orders)]
     assert (dead.id, dead.deaths[0].reason, dead.deaths[0].failures[0].error) == (delivery.id, "rejected", "burnt")
 

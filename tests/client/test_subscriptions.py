@@ -65,6 +65,16 @@ async def test_acking_up_to_one_acks_all_before_it(client: AsyncClient, orders: 
         assert (stats.acked_total, stats.in_flight) == (4, 1)
 
 
+async def test_nacks_sent_together_each_tell_what_they_led_to(client: AsyncClient, queue: str) -> None:
+    await client.declare_queue(queue, max_retries=1, retry_backoff="none")
+    await client.publish(queue, "old")
+    async with client.subscribe(queue) as subscription:
+        assert await (await anext(subscription)).nack() == "requeued"
+        await client.publish(queue, "new")
+        again, new = await anext(subscription), await anext(subscription)
+        assert list(await asyncio.gather(again.nack(), new.nack())) == ["dead_lettered", "requeued"]
+
+
 async def test_several_tasks_share_a_subscription(client: AsyncClient, orders: str) -> None:
     await client.put_many(orders, range(100))
     seen: list[int] = []

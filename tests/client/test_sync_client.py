@@ -97,7 +97,7 @@ def test_a_subscription_in_batches(sync_client: Client, queue: str) -> None:
         first = subscription.next(timeout_ms=5_000)
         assert first is not None
         assert first.json() == 4
-        first.nack("no", requeue=False)
+        assert first.nack("no", requeue=False) == "dead_lettered"
     assert (subscription.is_over, subscription.queue) == (True, queue)
     sync_client.info()
     stats = sync_client.stats(queue)

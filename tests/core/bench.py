@@ -147,11 +147,18 @@ class Bench:
         *,
         lease_ms: int | None = None,
         several_per_group: bool = False,
+        bytes_max: int = receiving.UNBOUNDED,
         queue: Queue | None = None,
     ) -> list[Delivery]:
         queue = queue or self.queue
         messages = receiving.receive(
-            self.state, queue, limit, lease_ms=lease_ms, several_per_group=several_per_group, now_ms=self.now_ms
+            self.state,
+            queue,
+            limit,
+            lease_ms=lease_ms,
+            several_per_group=several_per_group,
+            bytes_max=bytes_max,
+            now_ms=self.now_ms,
         )
         return [_delivery(queue, message) for message in messages]
 
@@ -162,8 +169,8 @@ class Bench:
     def receive_bodies(self, limit: int = 1 << 30, *, queue: Queue | None = None) -> list[bytes]:
         return [delivery.body for delivery in self.receive(limit, queue=queue)]
 
-    def peek(self, limit: int = 1 << 30) -> list[bytes]:
-        return [bytes_of(message) for message in receiving.peek(self.queue, limit)]
+    def peek(self, limit: int = 1 << 30, *, bytes_max: int = receiving.UNBOUNDED) -> list[bytes]:
+        return [bytes_of(message) for message in receiving.peek(self.queue, limit, bytes_max=bytes_max)]
 
     # -- settling: one delivery at a time, and what was refused is raised ------------------------------------------
 

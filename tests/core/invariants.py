@@ -6,11 +6,14 @@ purpose: it is the only place in the tests that does, so that a change of struct
 
 from __future__ import annotations
 
+from collections import Counter
+
 from smista.core.calendar import COARSE_SHIFT, TICK_MS, TICK_SHIFT, Calendar
+from smista.core.fair import FairLine, Group
 from smista.core.groups import Groups
 from smista.core.message import Message, State
 from smista.core.queue import Queue
-from smista.core.ready import ReadyLine
+from smista.core.ready import Bucket, ReadyLine
 from smista.core.state import BrokerState
 
 
@@ -116,20 +119,49 @@ def _check_line(queue: Queue) -> None:
     if queue.line is None:
         assert not expected, f"{queue.name}: {len(expected)} messages are ready and there is no line"
         return
+    assert isinstance(queue.line, FairLine) is queue.settings.fair, f"{queue.name}: a line of the wrong kind"
     held = [(-message.priority, message.sequence) for message in queue.line.in_order()]
+    if isinstance(queue.line, FairLine):
+        assert [priority for priority, _ in held] == sorted(priority for priority, _ in held)
+        held.sort()
+        _check_fairness(queue, queue.line)
+    else:
+        _check_slots(queue, queue.line)
     assert held == expected, f"{queue.name}: the line holds {held} and should hold {expected}"
-    _check_slots(queue, queue.line)
 
 
 def _check_slots(queue: Queue, line: ReadyLine) -> None:
     assert sorted(line._buckets) == sorted(-negated for negated in line._priorities)
     for priority, bucket in line._buckets.items():
-        live = sum(1 for _ in bucket.in_order())
-        slots = len(bucket.returned) + sum(map(len, bucket.segments))
-        assert (bucket.count, bucket.slots) == (live, slots), (
-            f"{queue.name}: priority {priority} counts {bucket.count} messages in {bucket.slots} slots "
-            f"and has {live} in {slots}"
-        )
+        _check_bucket(f"{queue.name}: priority {priority}", bucket)
+
+
+def _check_bucket(name: str, bucket: Bucket) -> None:
+    live = sum(1 for _ in bucket.in_order())
+    slots = len(bucket.returned) + sum(map(len, bucket.segments))
+    assert (bucket.count, bucket.slots) == (live, slots), (
+        f"{name} counts {bucket.count} messages in {bucket.slots} slots and has {live} in {slots}"
+    )
+
+
+def _check_fairness(queue: Queue, line: FairLine) -> None:
+    """It knows who has what in flight, no group it need not know, and no entry of a ranking lies too high."""
+    assert queue.fair is line
+    assert sorted(line._buckets) == sorted(-negated for negated in line._priorities)
+    in_flight: Counter[Group] = Counter(message.envelope.group for message in queue.in_flight.values())
+    assert line._in_flight == dict(in_flight), f"{queue.name}: believes {line._in_flight} to be in flight"
+    for priority, bucket in line._buckets.items():
+        name = f"{queue.name}: priority {priority}"
+        assert bucket.count == sum(row.count for row in bucket._rows.values()), f"{name} counts wrongly"
+        assert bucket._rows.keys() == bucket._turns._keys.keys() == bucket._ages._keys.keys()
+        for group, row in bucket._rows.items():
+            _check_bucket(f"{name}, group {group!r}", row)
+            assert row.count, f"{name} keeps an empty row for group {group!r}"
+            turn, age = bucket._turns._keys[group], bucket._ages._keys[group]
+            assert turn <= (in_flight[group], row.turn), f"{name} would serve group {group!r} too late"
+            assert age <= next(row.in_order()).sequence, f"{name} would find group {group!r} too young"
+            assert (turn, group) in bucket._turns._entries
+            assert (age, group) in bucket._ages._entries
 
 
 def _check_deadlines(queue: Queue) -> None:

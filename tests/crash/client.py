@@ -12,8 +12,7 @@ from smista.core.exchanges.exchange import ExchangeKind
 from smista.core.message import Envelope, Publication, Receipt
 from smista.core.settings import QueueSettings
 from smista.engine import Broker, Delivery, Published
-from smista.engine.errors import OutcomeUnknown
-from smista.errors import BrokerError
+from smista.errors import BrokerError, OutcomeUnknown
 from tests.crash.ledger import (
     Delivered,
     Ledger,

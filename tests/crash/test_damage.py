@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from smista.engine import Broker
-from smista.engine.errors import BrokerStopped, OutcomeUnknown
+from smista.errors import BrokerStopped, OutcomeUnknown
 from smista.log import SqliteLog
 from smista.log.errors import LogDamaged, LogError
 from tests.crash.client import Client

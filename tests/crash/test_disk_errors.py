@@ -13,8 +13,7 @@ import pytest
 
 from smista.core.message import Publication
 from smista.engine import Broker, BrokerSettings
-from smista.engine.errors import BrokerStopped, LowDisk, OutcomeUnknown
-from smista.errors import BrokerError
+from smista.errors import BrokerError, BrokerStopped, LowDisk, OutcomeUnknown
 from smista.log import SqliteLog
 from smista.log.errors import LogError
 from tests.crash.client import Client

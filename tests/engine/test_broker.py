@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from smista import errors as broker_errors
 from smista.core import errors as core_errors
 from smista.core.browsing import Filter
 from smista.core.errors import (
@@ -31,7 +32,6 @@ from smista.core.exchanges import Binding, ExchangeKind, ExchangeNotFound, Excha
 from smista.core.message import Envelope, Publication, Reason, Receipt, State
 from smista.core.settings import Backoff, QueueSettings
 from smista.engine import Published
-from smista.engine import errors as engine_errors
 from smista.errors import BrokerError
 from tests.engine.bench import SHORT_MS, Bench, Consumer, until
 
@@ -172,6 +172,21 @@ async def test_a_message_can_be_settled_by_its_id_for_whoever_holds_it(orders: B
         orders.broker.receipt_for("orders", published.id)
     delivery = await orders.receive_one()
     assert orders.broker.receipt_for("orders", published.id) == delivery.receipt
+
+
+async def test_a_receipt_tells_of_its_delivery_and_its_message(orders: Bench) -> None:
+    await orders.publish(b"x")
+    first = await orders.receive_one()
+    assert orders.broker.delivered_at_ms(first.receipt) == first.delivered_at_ms
+    await orders.broker.nack([first.receipt], delay_ms=0)
+    second = await orders.receive_one()
+    assert orders.broker.delivered_at_ms(first.receipt) is None
+    assert orders.broker.is_there(first.receipt)
+    await orders.broker.acknowledge([second.receipt])
+    assert orders.broker.delivered_at_ms(second.receipt) is None
+    assert not orders.broker.is_there(first.receipt)
+    await orders.broker.delete_queue("orders")
+    assert not orders.broker.is_there(first.receipt)
 
 
 async def test_the_id_of_a_dead_letter_still_finds_it(orders: Bench) -> None:
@@ -428,7 +443,7 @@ async def test_every_mistake_has_its_error_and_changes_nothing(orders: Bench) ->
 
 def test_every_error_has_a_code_of_its_own() -> None:
     found: dict[str, type] = {}
-    for module in (core_errors, engine_errors):
+    for module in (core_errors, broker_errors):
         for error in vars(module).values():
             if isinstance(error, type) and issubclass(error, BrokerError) and error is not BrokerError:
                 assert found.setdefault(error.code, error) is error

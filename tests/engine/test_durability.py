@@ -9,7 +9,7 @@ import pytest
 
 from smista.core.message import Publication
 from smista.engine import Broker, BrokerSettings
-from smista.engine.errors import BrokerClosed, BrokerStopped, LowDisk, LowMemory, OutcomeUnknown
+from smista.errors import BrokerClosed, BrokerStopped, LowDisk, LowMemory, OutcomeUnknown
 from smista.log import SqliteLog
 from smista.log.errors import LogLocked
 from tests.engine.bench import SETTINGS, Bench, Consumer, KeptLog, MemoryPlace, turns, until

@@ -20,6 +20,7 @@ from smista.core.queue import Queue
 from smista.core.settings import Backoff, DeadLetterMode, Overflow, QueueSettings
 from smista.core.staging import Commit, Part, Row
 from smista.errors import BrokerError
+from tests.core import invariants
 from tests.engine.world import World
 
 IS_LONG = bool(os.environ.get("SMISTA_LONG"))
@@ -35,12 +36,14 @@ SETTINGS = {
         QueueSettings(ordered=True, lease_ms=800, max_retries=1, retry_base_ms=50, retry_jitter=0.5),
         QueueSettings(ordered=True, lease_ms=800, max_retries=0, dead_letter=DeadLetterMode.PARK),
         QueueSettings(ordered=False, lease_ms=800, max_retries=0, dead_letter=DeadLetterMode.PARK, retention_ms=5000),
+        QueueSettings(fair=True, lease_ms=800, max_retries=1, retry_base_ms=50),
     ],
     "limited": [
         QueueSettings(max_depth=3, overflow=Overflow.DROP_OLDEST, dedup_window_ms=1000, dedup_by_body=True),
         QueueSettings(max_depth=2, overflow=Overflow.DEAD_LETTER_OLDEST, dedup_window_ms=1000, max_priority=9),
         QueueSettings(max_bytes=40, dedup_window_ms=3000, dead_letter=DeadLetterMode.DROP, max_retries=0),
         QueueSettings(max_depth=2, limit_ready_only=True, overflow=Overflow.DROP_OLDEST, max_retries=None),
+        QueueSettings(max_depth=3, fair=True, overflow=Overflow.DROP_OLDEST, message_ttl_ms=2000),
         QueueSettings(
             max_bytes=30,
             limit_ready_only=True,
@@ -114,6 +117,7 @@ class ReplayMachine(RuleBasedStateMachine):
         self.declare_exchange("fan")
 
     def teardown(self) -> None:
+        invariants.check(self.world.state)
         self.world.check()
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -350,6 +354,7 @@ class ReplayMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.world.check()
         self.world.restart()
+        invariants.check(self.world.state)
 
     @rule(index=INDEX)
     def check_with_a_drop_undone(self, index: int) -> None:

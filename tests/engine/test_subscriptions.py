@@ -9,7 +9,7 @@ import pytest
 from smista.core.errors import ConsumerNotFound, InvalidArgument, QueueDeleted, QueueNotFound
 from smista.core.message import FOREVER_MS, Envelope, Reason
 from smista.core.settings import QueueSettings
-from smista.engine.errors import BrokerClosed
+from smista.errors import BrokerClosed
 from tests.engine.bench import SHORT_MS, Bench, Consumer, turns, until
 
 

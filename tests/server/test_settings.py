@@ -86,6 +86,27 @@ def test_none_takes_a_limit_away(file: Path) -> None:
     assert load({}, {}, file).memory_bytes_max is None
 
 
+def test_names_stand_in_a_list_or_with_commas_between_them(file: Path) -> None:
+    for written in ('["PurgeQueue", "DeleteQueue"]', '"PurgeQueue, DeleteQueue"'):
+        file.write_text(f"sqs_actions_off = {written}")
+        assert load({}, {}, file).sqs_actions_off == ("PurgeQueue", "DeleteQueue")
+    assert load({}, {"SMISTA_SQS_ACTIONS_OFF": "PurgeQueue"}, file).sqs_actions_off == ("PurgeQueue",)
+    assert load({"sqs_actions_off": "TagQueue,UntagQueue"}, {}, file).sqs_actions_off == ("TagQueue", "UntagQueue")
+    assert load({"sqs_actions_off": "none"}, {}, file).sqs_actions_off is None
+
+
+def test_an_action_that_sqs_does_not_have_cannot_be_off(file: Path) -> None:
+    assert refusal({}, {"SMISTA_SQS_ACTIONS_OFF": "DeleteQueue,PurgeQueues"}) == (
+        "sqs_actions_off names 'PurgeQueues' from variable SMISTA_SQS_ACTIONS_OFF, which is no action of SQS; "
+        "did you mean PurgeQueue?"
+    )
+    file.write_text('sqs_actions_off = ["Xyzzy"]')
+    assert refusal({}, {}, file) == (
+        f"sqs_actions_off names 'Xyzzy' in {file}, line 1, which is no action of SQS; "
+        "take it out, or see docs/sqs.md for what there is."
+    )
+
+
 @pytest.mark.parametrize("name", ["SMISTA_LONG", "SMISTA_TEST_PORT", "SMISTA", "OTHER_HTTP_PORT", "_SMISTA_COMPLETE"])
 def test_variables_of_others_are_left_alone(name: str) -> None:
     assert load({}, {name: "x"}, None) == ServerSettings()
@@ -127,6 +148,7 @@ def test_a_variable_that_only_resembles_a_known_one_is_refused(name: str) -> Non
         ("host", "", "text"),
         ("memory_bytes_max", "much", "a whole number from 1 to 2^50, or none"),
         ("memory_bytes_max", "0", "a whole number from 1 to 2^50, or none"),
+        ("sqs_actions_off", "", "names with commas between them, or none"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused(name: str, value: str, takes: str, file: Path) -> None:
@@ -139,7 +161,16 @@ def test_a_value_that_cannot_be_is_refused(name: str, value: str, takes: str, fi
 
 
 @pytest.mark.parametrize(
-    "line", ["http_port = true", "http_port = 1.0", "http_port = []", "memory = 1", "host = 1", 'keep_alive_s = "1"']
+    "line",
+    [
+        "http_port = true",
+        "http_port = 1.0",
+        "http_port = []",
+        "memory = 1",
+        "host = 1",
+        'keep_alive_s = "1"',
+        "sqs_actions_off = [1]",
+    ],
 )
 def test_a_value_of_another_type_in_the_file_is_refused(line: str, file: Path) -> None:
     file.write_text(line)

@@ -87,6 +87,7 @@ class Filters(OptionGroup):
         }
 
 
+Bodies = Annotated[bool, typer.Option(help="Show the bodies.")]
 State = Annotated[Literal["ready", "scheduled", "in_flight", "dead"] | None, typer.Option(help="Only in this state.")]
 Lease = Annotated[
     int | None,

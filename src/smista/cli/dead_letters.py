@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smista.cli import messages
-from smista.cli.arguments import Filters, IsSure, Limit, Queue
+from smista.cli.arguments import Bodies, Filters, IsSure, Limit, Queue
 from smista.cli.completion import queue_names
 from smista.cli.connected import client_command
 from smista.cli.looking import page_size, show
@@ -53,10 +53,12 @@ def row(message: Message) -> Row:
 
 
 @client_command(commands, "list")
-async def list_(client: AsyncClient, output: Output, queue: Queue, filters: Filters, limit: Limit = 100) -> None:
+async def list_(
+    client: AsyncClient, output: Output, queue: Queue, filters: Filters, limit: Limit = 100, bodies: Bodies = True
+) -> None:
     """Show the dead letters of a queue, or all that is in a dead-letter queue."""
-    pages = client.dead_letters(queue, page_size=page_size(limit), **filters.wanted())
-    if not await show(output, pages, limit, COLUMNS, row):
+    pages = client.dead_letters(queue, page_size=page_size(limit), bodies=bodies, **filters.wanted())
+    if not await show(output, pages, limit, COLUMNS, row, bodies=bodies):
         raise output.nothing(f"Queue {queue} has no such dead letters.")
 
 
@@ -107,8 +109,10 @@ async def redrive(
 
 
 @client_command(commands)
-async def purge(client: AsyncClient, output: Output, queue: Queue, is_sure: IsSure = False) -> None:
-    """Throw away the dead letters of a queue."""
-    confirm(f"Throw away the dead letters of queue {queue}?", is_sure=is_sure)
-    purged = await client.purge_dead_letters(queue)
+async def purge(client: AsyncClient, output: Output, queue: Queue, filters: Filters, is_sure: IsSure = False) -> None:
+    """Throw away the dead letters of a queue, all or those that the filters leave."""
+    wanted = filters.wanted()
+    which = "all" if all(value is None for value in wanted.values()) else "these"
+    confirm(f"Throw away {which} dead letters of queue {queue}?", is_sure=is_sure)
+    purged = await client.purge_dead_letters(queue, **wanted)
     output.say(f"Purged {count(purged, 'dead letter')} of queue {queue}.", queue=queue, purged=purged)

@@ -75,6 +75,6 @@ def _written(file: str) -> Iterator[IO[bytes]]:
             yield cast("IO[bytes]", stream)
         os.replace(part, file)
     except OSError as error:
-        raise WrongUsage(f"{file} cannot be written: {error}.") from None
+        raise WrongUsage(f"{file} cannot be written: {error.strerror or error}.") from None
     finally:
         part.unlink(missing_ok=True)

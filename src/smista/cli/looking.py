@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smista.cli import messages
-from smista.cli.arguments import Filters, Limit, Queue, State
+from smista.cli.arguments import Bodies, Filters, Limit, Queue, State
 from smista.cli.connected import client_command
 from smista.cli.output import Output
 from smista.cli.table import Column, Row
@@ -44,7 +44,7 @@ async def browse(
     ] = None,
     state: State = None,
     limit: Limit = 100,
-    bodies: Annotated[bool, typer.Option(help="Show the bodies.")] = True,
+    bodies: Bodies = True,
 ) -> None:
     """Show messages of a queue in any state, in the order in which they came in."""
     if message_id is not None:
@@ -52,8 +52,7 @@ async def browse(
         output.pairs(messages.pairs(message), messages.fields(message))
         return
     pages = client.browse(queue, state=state, page_size=page_size(limit), bodies=bodies, **filters.wanted())
-    columns = messages.COLUMNS if bodies else messages.COLUMNS[:-1]
-    if not await show(output, pages, limit, columns, lambda message: messages.row(message)[: len(columns)]):
+    if not await show(output, pages, limit, messages.COLUMNS, messages.row, bodies=bodies):
         raise output.nothing(f"Queue {queue} has no such message.")
 
 
@@ -62,9 +61,17 @@ def page_size(limit: int) -> int:
 
 
 async def show(
-    output: Output, pages: Pages[Message], limit: int, columns: Sequence[Column], row: Callable[[Message], Row]
+    output: Output,
+    pages: Pages[Message],
+    limit: int,
+    columns: Sequence[Column],
+    row: Callable[[Message], Row],
+    *,
+    bodies: bool,
 ) -> int:
-    """Print the first `limit` messages, as JSON while they come; returns how many there were."""
+    """Print the first `limit` messages, as JSON while they come; returns how many there were. The last column is that
+    of the bodies."""
+    shown = len(columns) if bodies else len(columns) - 1
     found: list[Message] = []
     count = 0
     while count < limit and (message := await anext(pages, None)) is not None:
@@ -73,7 +80,7 @@ async def show(
             output.line(messages.fields(message))
         else:
             found.append(message)
-    output.items(found, columns, row, messages.fields)
+    output.items(found, columns[:shown], lambda message: row(message)[:shown], messages.fields)
     if found and count == limit and await anext(pages, None) is not None:
         output.remark(f"These are the first {limit:,}; --limit shows more.")
     return count

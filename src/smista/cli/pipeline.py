@@ -1,23 +1,45 @@
-"""`smista pipeline NAME`: the data pipelines, on Spark. What they are and do is in `smista.spark.pipelines`."""
+"""`smista pipeline NAME`: the data pipelines, on Spark. What they are and do is in `smista.spark.pipelines`.
+
+Their modules are imported when one of them is asked for: other commands need nothing of them. PySpark is loaded later
+still, when one is run.
+"""
 
 from __future__ import annotations
 
 import importlib
+from functools import cached_property
+from typing import Any
 
 import typer
-
-commands = typer.Typer(help="Data pipelines on Spark: archive, metrics, triage, redrive, replay, load, ...")
+from typer.core import TyperGroup
 
 NAMES = ("archive", "metrics", "triage", "redrive", "replay", "load", "reconcile", "compact", "alerts")
 
 
-def add_all() -> None:
-    """Make a command of each. Their modules load PySpark when they are run, not before."""
-    from smista.spark.pipelines.command import command
+class Pipelines(TyperGroup):
+    """A group that makes its commands when it is first asked for them."""
 
-    for name in NAMES:
-        module = importlib.import_module(f"smista.spark.pipelines.{name}")
-        commands.command(name)(command(getattr(module, name)))
+    @property
+    def commands(self) -> dict[str, Any]:
+        return self._made
+
+    @commands.setter
+    def commands(self, given: object) -> None:
+        assert not given, "typer was told of none"
+
+    @cached_property
+    def _made(self) -> dict[str, Any]:
+        from smista.spark.pipelines.command import command
+
+        made = {}
+        for name in NAMES:
+            module = importlib.import_module(f"smista.spark.pipelines.{name}")
+            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+            alone.command(name)(command(getattr(module, name)))
+            made[name] = typer.main.get_command(alone)
+        return made
 
 
-add_all()
+commands = typer.Typer(
+    cls=Pipelines, help="Data pipelines on Spark: archive, metrics, triage, redrive, replay, load, ..."
+)

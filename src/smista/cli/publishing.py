@@ -89,6 +89,12 @@ class MessageOptions(OptionGroup):
     correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="What it answers or belongs to.")] = None
     reply_to: Annotated[str | None, typer.Option(metavar="QUEUE", help="Where an answer should go.")] = None
     type: Annotated[str | None, typer.Option(metavar="NAME", help="What kind of message it is.")] = None
+    app_id: Annotated[str | None, typer.Option(metavar="NAME", help="The program it comes from.")] = None
+    user_id: Annotated[str | None, typer.Option(metavar="NAME", help="The user it comes from.")] = None
+    external_id: Annotated[str | None, typer.Option(metavar="ID", help="Its id in another system.")] = None
+    timestamp: Annotated[
+        int | None, typer.Option(parser=instant_ms, metavar="INSTANT", help="When it was made, as its maker says.")
+    ] = None
 
     def properties(self) -> dict[str, Any]:
         """As the client takes them; without those that were not given, and without the deduplication id."""
@@ -105,6 +111,10 @@ class MessageOptions(OptionGroup):
             "correlation_id": self.correlation_id,
             "reply_to": self.reply_to,
             "type": self.type,
+            "app_id": self.app_id,
+            "user_id": self.user_id,
+            "external_id": self.external_id,
+            "timestamp_ms": self.timestamp,
         }
         return {name: value for name, value in said.items() if value is not None}
 
@@ -201,6 +211,9 @@ async def publish(
     routing_key: Annotated[str, typer.Argument(metavar="KEY", help="The routing key.")],
     source: Input,
     options: MessageOptions,
+    extra_key: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Route it by this key too. Repeatable.")
+    ] = None,
 ) -> None:
     """Publish messages to an exchange, which sends them to queues."""
     source.check()
@@ -211,7 +224,9 @@ async def publish(
         dedup_id = options.dedup_id
         if dedup_id is not None and not source.is_single():
             dedup_id = f"{dedup_id}-{number}"
-        routed = await client.publish_to_exchange(exchange, routing_key, body, deduplication_id=dedup_id, **properties)
+        routed = await client.publish_to_exchange(
+            exchange, routing_key, body, extra_keys=extra_key or (), deduplication_id=dedup_id, **properties
+        )
         lost += not routed
         queues = [{"queue": each.queue, "message_id": each.id, "position": each.position} for each in routed]
         said = ", ".join(f"{each.queue} ({each.id})" for each in routed) or "no queue"

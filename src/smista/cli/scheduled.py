@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smista.cli import messages
-from smista.cli.arguments import Limit, MessageIds, Queue
+from smista.cli.arguments import Bodies, Filters, Limit, MessageIds, Queue
 from smista.cli.connected import client_command
 from smista.cli.durations import duration_ms, instant_ms, shown_instant
 from smista.cli.exits import WrongUsage
@@ -36,10 +36,13 @@ def row(message: Message) -> Row:
 
 
 @client_command(commands, "list")
-async def list_(client: AsyncClient, output: Output, queue: Queue, limit: Limit = 100) -> None:
+async def list_(
+    client: AsyncClient, output: Output, queue: Queue, filters: Filters, limit: Limit = 100, bodies: Bodies = True
+) -> None:
     """Show the messages of a queue that are scheduled, or wait for a retry."""
-    if not await show(output, client.scheduled(queue, page_size=page_size(limit)), limit, COLUMNS, row):
-        raise output.nothing(f"Queue {queue} has no scheduled messages.")
+    pages = client.scheduled(queue, page_size=page_size(limit), bodies=bodies, **filters.wanted())
+    if not await show(output, pages, limit, COLUMNS, row, bodies=bodies):
+        raise output.nothing(f"Queue {queue} has no such scheduled messages.")
 
 
 @client_command(commands)

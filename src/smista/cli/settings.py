@@ -54,6 +54,7 @@ MEANINGS = {
     "dedup_scope": "Whether ids are told apart by group too.",
     "rate_limit": "Deliveries a second.",
     "ordered": "Strict order within a group.",
+    "fair": "Share out deliveries between groups.",
     "max_priority": "The highest priority it takes.",
     "clamp_priority": "Lower a higher priority instead of refusing it.",
     "default_priority": "For messages that name none.",
@@ -89,7 +90,7 @@ async def alter(client: AsyncClient, output: Output, given: dict[str, Any], queu
     if not changes:
         raise WrongUsage("No setting is given; name those to change.")
     settings = await client.alter_queue(queue, **changes)
-    said = ", ".join(f"{flag(name)} {shown_setting(name, getattr(settings, name))}" for name in changes)
+    said = ", ".join(_written(name, getattr(settings, name)) for name in changes)
     output.say(f"Queue {queue} now has {said}.", queue=queue, settings=_all(settings))
 
 
@@ -102,6 +103,13 @@ async def settings(client: AsyncClient, output: Output, queue: Queue) -> None:
 
 def flag(name: str) -> str:
     return "--" + name.removesuffix("_ms").replace("_", "-")
+
+
+def _written(name: str, value: object) -> str:
+    """As it stands on a command line."""
+    if isinstance(value, bool):
+        return flag(name) if value else f"--no-{flag(name).removeprefix('--')}"
+    return f"{flag(name)} {shown_setting(name, value)}"
 
 
 def shown_setting(name: str, value: object) -> str:

@@ -71,7 +71,7 @@ def opened(path: str) -> Iterator[IO[bytes]]:
     try:
         file = gzip.open(path) if path.endswith(".gz") else open(path, "rb")  # noqa: SIM115  # closed below
     except OSError as error:
-        raise WrongUsage(f"{path} cannot be read: {error}.") from None
+        raise WrongUsage(f"{path} cannot be read: {error.strerror or error}.") from None
     with file:
         yield cast("IO[bytes]", file)
 

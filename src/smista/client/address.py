@@ -34,3 +34,8 @@ def stream_url(address: str | None) -> str:
     port = port or (443 if scheme == "wss" else DEFAULT_PORT)
     host = f"[{host}]" if ":" in host else host
     return f"{scheme}://{host}:{port}{parts.path.rstrip('/').removesuffix(STREAM_PATH)}{STREAM_PATH}"
+
+
+def shown_address(url: str) -> str:
+    """The address as people write it, of the URL of its stream."""
+    return f"http{url.removeprefix('ws').removesuffix(STREAM_PATH)}"

@@ -7,12 +7,14 @@ bounded by those who send (see `window.py`), not here.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.typing import Subprotocol
 
+from smista.client.address import shown_address
 from smista.client.errors import ConnectionFailed
 from smista.client.wire import SUBPROTOCOL
 
@@ -55,7 +57,9 @@ class Connection:
             raise _failed(url, error, timeout_ms) from None
         if socket.subprotocol != SUBPROTOCOL:
             await socket.close()
-            raise ConnectionFailed(f"What listens at {url} is not a Smista broker: it does not speak {SUBPROTOCOL}.")
+            raise ConnectionFailed(
+                f"What listens at {shown_address(url)} is not a Smista broker: it does not speak {SUBPROTOCOL}."
+            )
         return cls(socket)
 
     def send(self, frame: bytes) -> None:
@@ -108,15 +112,18 @@ def _failed(url: str, error: Exception, timeout_ms: int) -> ConnectionFailed:
     if isinstance(error, InvalidStatus):
         status = error.response.status_code
         return ConnectionFailed(
-            f"What listens at {url} answered {status} to the opening of a stream: it is still starting, "
+            f"What listens at {shown_address(url)} answered {status} to the opening of a stream: it is still starting, "
             "has too many connections, or is not a Smista broker."
         )
     if isinstance(error, TimeoutError):
         problem = f"no answer within {timeout_ms} ms"
+    elif isinstance(error, OSError):
+        # asyncio's sentence names the address once more; names that nobody knows have numbers of their own, below 0.
+        problem = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
     else:
         problem = str(error) or type(error).__name__
     return ConnectionFailed(
-        f"No broker can be reached at {url} ({problem}): is it running? Start it with `smista serve`."
+        f"No broker can be reached at {shown_address(url)} ({problem}): is it running? Start it with `smista serve`."
     )
 
 

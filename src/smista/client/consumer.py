@@ -36,6 +36,7 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefetch: int
     lease_ms: int
     max_run_ms: int
+    priority: int
 
 
 class Consumer:
@@ -82,7 +83,7 @@ class Consumer:
             settings.queue,
             prefetch=settings.prefetch,
             lease_ms=settings.lease_ms,
-            priority=0,
+            priority=settings.priority,
             consumer=self._handler.name,
         )
         keeper = asyncio.create_task(self._keep_leases(subscription))

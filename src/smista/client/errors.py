@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from smista import errors as broker_errors
 from smista.core import errors as core_errors
-from smista.core.exchanges import errors as exchange_errors
-from smista.engine import errors as engine_errors
 from smista.errors import BrokerError
 
 
@@ -48,7 +47,7 @@ class WorkerNotFound(BrokerError):
     code: ClassVar[str] = "worker_not_found"
 
 
-_MODULES = (core_errors.__name__, exchange_errors.__name__, engine_errors.__name__)
+_MODULES = (core_errors.__name__, broker_errors.__name__)
 
 
 def _descendants(error: type[BrokerError]) -> Iterator[type[BrokerError]]:

@@ -85,13 +85,15 @@ class LookingCalls(Calls):
         )
         return answer.redriven
 
-    async def purge_dead_letters(self, queue: str) -> int:
-        """Throw away a queue's dead letters; returns how many."""
-        return (await self._ask("dlq.purge", Purged, queue=queue)).purged
+    async def purge_dead_letters(self, queue: str, **filters: Unpack[Filters]) -> int:
+        """Throw away a queue's dead letters, all or those that the filters leave; returns how many."""
+        return (await self._ask("dlq.purge", Purged, queue=queue, **filters)).purged
 
-    def scheduled(self, queue: str, *, page_size: int = PAGE_SIZE, bodies: bool = True) -> Pages[Message]:
+    def scheduled(
+        self, queue: str, *, page_size: int = PAGE_SIZE, bodies: bool = True, **filters: Unpack[Filters]
+    ) -> Pages[Message]:
         """The messages of a queue whose time has not come."""
-        return self._pages("scheduled.list", queue, page_size, bodies=bodies)
+        return self._pages("scheduled.list", queue, page_size, bodies=bodies, **filters)
 
     async def reschedule(
         self, queue: str, message_id: str, *, deliver_at_ms: int | None = None, delay_ms: int | None = None

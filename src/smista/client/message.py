@@ -157,8 +157,8 @@ class Delivered(Message, kw_only=True, eq=False):
         """What `ack_soon` and its like do."""
         self._claim(how).settle_soon(how, self.name)
 
-    async def _settle(self, how: Settling) -> None:
-        await self._claim(how).settle(how, self.name)
+    async def _settle(self, how: Settling) -> str:
+        return await self._claim(how).settle(how, self.name)
 
     def _claim(self, how: Settling) -> Settler:
         """Note that it is being settled, which can be done once."""
@@ -189,10 +189,10 @@ class Delivery(Delivered, kw_only=True, eq=False):
     async def ack(self) -> None:
         await self._settle(ACK)
 
-    async def nack(self, error: str = "", *, requeue: bool = True, delay_ms: int | None = None) -> None:
+    async def nack(self, error: str = "", *, requeue: bool = True, delay_ms: int | None = None) -> str:
         """It failed: retried after a back-off (or `delay_ms`) while it has retries left; else, or with `requeue`
-        False, a dead letter."""
-        await self._settle(nacking(error, requeue=requeue, delay_ms=delay_ms))
+        False, a dead letter. Returns which: `requeued` or `dead_lettered`."""
+        return await self._settle(nacking(error, requeue=requeue, delay_ms=delay_ms))
 
     async def release(self) -> None:
         """Give it back to its place, not counted as a failure."""
@@ -229,10 +229,10 @@ class SyncDelivery(Delivered, kw_only=True, eq=False):
     def ack(self) -> None:
         self._run(ACK)
 
-    def nack(self, error: str = "", *, requeue: bool = True, delay_ms: int | None = None) -> None:
+    def nack(self, error: str = "", *, requeue: bool = True, delay_ms: int | None = None) -> str:
         """It failed: retried after a back-off (or `delay_ms`) while it has retries left; else, or with `requeue`
-        False, a dead letter."""
-        self._run(nacking(error, requeue=requeue, delay_ms=delay_ms))
+        False, a dead letter. Returns which: `requeued` or `dead_lettered`."""
+        return self._run(nacking(error, requeue=requeue, delay_ms=delay_ms))
 
     def release(self) -> None:
         """Give it back to its place, not counted as a failure."""
@@ -251,9 +251,9 @@ class SyncDelivery(Delivered, kw_only=True, eq=False):
     def settle_soon(self, how: Settling) -> None:
         self._claim(how).settle_from_thread(how, self.name)
 
-    def _run(self, how: Settling) -> None:
+    def _run(self, how: Settling) -> str:
         assert self.settler is not None
-        run_on(self.settler.loop, self._settle(how))
+        return run_on(self.settler.loop, self._settle(how))
 
     def __enter__(self) -> SyncDelivery:
         return self

@@ -12,8 +12,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-import uvloop
-
 from smista.client.errors import ClientClosed
 
 T = TypeVar("T")
@@ -66,6 +64,8 @@ class Portal:
     """A thread that runs an event loop until it is closed."""
 
     def __init__(self) -> None:
+        import uvloop  # here, since the asynchronous client runs on the loop of its program
+
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="smista-client", daemon=True)

@@ -19,7 +19,7 @@ class Properties(TypedDict, total=False):
     priority: int | None
     delay_ms: int | None
     deliver_at_ms: int | None
-    """Wins over `delay_ms`."""
+    """This or `delay_ms`, not both."""
     ttl_ms: int | None
     group: str | None
     deduplication_id: str | None

@@ -52,6 +52,7 @@ class SettingsGiven(TypedDict, total=False):
     dedup_scope: DeduplicationScope | Literal["queue", "group"]
     rate_limit: float | None
     ordered: bool
+    fair: bool
     max_priority: int
     default_priority: int
     clamp_priority: bool

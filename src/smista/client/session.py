@@ -24,7 +24,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from smista.client.address import stream_url
+from smista.client.address import shown_address, stream_url
 from smista.client.backoff import Backoff
 from smista.client.connection import Connection
 from smista.client.errors import ClientClosed, ConnectionFailed, ConnectionLost
@@ -196,7 +196,9 @@ class Session:
                 wait_s = self._backoff.next_s()
                 down_s = time.monotonic() - self._down_since_s + wait_s
                 if retry_for_ms is not None and down_s > retry_for_ms / 1000:
-                    raise failure or ConnectionFailed(f"Connections to {self._url} keep breaking before an answer.")
+                    raise failure or ConnectionFailed(
+                        f"Connections to {shown_address(self._url)} keep breaking before an answer."
+                    )
                 await asyncio.sleep(wait_s)
             try:
                 return await Connection.open(self._url, timeout_ms=self._connect_timeout_ms)
@@ -208,7 +210,7 @@ class Session:
 
     def _attach(self, connection: Connection) -> None:
         if self._has_connected:
-            logger.info("Connected to %s again.", self._url)
+            logger.info("Connected to %s again.", shown_address(self._url))
         self._connection = connection
         self._has_connected = True
         self._forget_abandoned()
@@ -226,7 +228,7 @@ class Session:
     def _detach(self, connection: Connection) -> None:
         if self._is_closed:
             return
-        logger.warning("Lost the connection to %s: %s.", self._url, connection.ending)
+        logger.warning("Lost the connection to %s: %s.", shown_address(self._url), connection.ending)
         self._connection = None
         self._by_number.clear()
         self._early.clear()

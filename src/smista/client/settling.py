@@ -21,7 +21,7 @@ from smista.client.connection import Connection
 from smista.client.errors import ConnectionLost
 from smista.client.portal import call_on
 from smista.client.session import Pending, Session
-from smista.client.wire import Settle, decode_settle_answer
+from smista.client.wire import Settle, SettleAnswer, decode_settle_answer
 from smista.core.errors import StaleReceipt
 from smista.errors import BrokerError
 
@@ -46,11 +46,13 @@ RELEASE = Settling("release")
 
 
 class _Batch:
-    __slots__ = ("done", "names", "waited_for")
+    __slots__ = ("answer", "done", "names", "waited_for")
 
     def __init__(self, done: asyncio.Future[Failures]) -> None:
         self.names: list[Name] = []
         self.done = done
+        self.answer = SettleAnswer(success=False)
+        """The broker's, once it is there."""
         self.waited_for: set[int] = set()
         """The places that somebody waits for, who will hear of a failure."""
 
@@ -73,8 +75,8 @@ class Settler:
         """Whether the broker has taken back what this settles."""
         return False
 
-    async def settle(self, how: Settling, name: Name) -> None:
-        """Return when it is durable; raises what the broker says against it."""
+    async def settle(self, how: Settling, name: Name) -> str:
+        """Return when it is durable, of a nack what it led to; raises what the broker says against it."""
         batch = self._add(how, name)
         place = len(batch.names) - 1
         batch.waited_for.add(place)
@@ -82,6 +84,7 @@ class Settler:
         failures = await asyncio.shield(batch.done)
         if place in failures:
             raise failures[place]
+        return batch.answer.action_at(place)
 
     def settle_soon(self, how: Settling, name: Name) -> None:
         self._add(how, name)
@@ -137,7 +140,7 @@ class Settler:
         except BrokerError as error:
             batch.done.set_result(dict.fromkeys(range(len(batch.names)), error))
             return
-        pending.answer.add_done_callback(lambda _: batch.done.set_result(_failures(pending, len(batch.names))))
+        pending.answer.add_done_callback(lambda _: batch.done.set_result(_failures(pending, batch)))
 
     def _answered(self, batch: _Batch) -> None:
         self._unanswered.discard(batch.done)
@@ -203,14 +206,15 @@ def _payload(how: Settling, *, tags: list[Name] | None = None, receipts: list[Na
     )
 
 
-def _failures(pending: Pending, count: int) -> Failures:
-    """What an answer says against each of `count` deliveries."""
+def _failures(pending: Pending, batch: _Batch) -> Failures:
+    """What the answer, which is noted, says against each delivery of a batch."""
     error = pending.answer.exception()
     if error is not None:
         assert isinstance(error, BrokerError)
-        return dict.fromkeys(range(count), error)
-    results = decode_settle_answer(pending.answer.result()).results or ()
-    failures = {place: result.error.error() for place, result in enumerate(results) if result and result.error}
+        return dict.fromkeys(range(len(batch.names)), error)
+    batch.answer = decode_settle_answer(pending.answer.result())
+    results = enumerate(batch.answer.results)
+    failures = {place: result.error.error() for place, result in results if result and result.error}
     if pending.is_resent:
         failures = {place: _in_doubt(error) for place, error in failures.items()}
     return failures

@@ -112,13 +112,20 @@ class Settle(msgspec.Struct, omit_defaults=True):
 
 
 class SettleResult(msgspec.Struct):
+    action: str = ""
     error: ErrorBody | None = None
 
 
 class SettleAnswer(msgspec.Struct):
     success: bool
-    results: list[SettleResult | None] | None = None
-    """Per tag or receipt; absent where all went well."""
+    action: str = ""
+    """Of a nack, where it is the same for all."""
+    results: list[SettleResult | None] = []
+    """Per tag or receipt; may be absent where all came to the same."""
+
+    def action_at(self, place: int) -> str:
+        result = None if self.action or not self.results else self.results[place]
+        return self.action if result is None else result.action
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -25,9 +25,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-import uvloop
-
-from smista.client.address import stream_url
+from smista.client.address import shown_address, stream_url
 from smista.client.async_client import AsyncClient
 from smista.client.consumer import Consumer, ConsumerSettings
 from smista.client.errors import ClientClosed, WorkerNotFound
@@ -84,6 +82,7 @@ class Worker:
         prefetch: int | None = None,
         lease_ms: int = 30_000,
         max_run_ms: int = 600_000,
+        priority: int = 0,
         raw: bool = False,
     ) -> Callable[[F], F]:
         """Have a function handle the messages of a queue: an async one on the event loop, another one in threads.
@@ -91,7 +90,8 @@ class Worker:
         It is given the message's value (JSON, text or bytes, by its content type; always the bytes with `raw`), or the
         delivery, if its parameter is annotated `Delivery` (`SyncDelivery` in a plain function, to be able to settle
         there). So many run at a time as `concurrency` says, and `prefetch` messages (twice as many) are here at most.
-        The lease is extended while a handler runs, for up to `max_run_ms`.
+        The lease is extended while a handler runs, for up to `max_run_ms`. Among the consumers of a queue those of
+        higher `priority` are served first.
         """
         settings = ConsumerSettings(
             queue=queue,
@@ -99,6 +99,7 @@ class Worker:
             prefetch=_positive("prefetch", 2 * concurrency if prefetch is None else prefetch),
             lease_ms=_positive("lease_ms", lease_ms),
             max_run_ms=_positive("max_run_ms", max_run_ms),
+            priority=priority,
         )
 
         def register(function: F) -> F:
@@ -119,6 +120,8 @@ class Worker:
 
     def run(self) -> None:
         """Work until SIGTERM or SIGINT."""
+        import uvloop  # here, since `serve` runs on the loop of its program
+
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._serve_until_signalled())
 
@@ -148,7 +151,8 @@ class Worker:
     async def _work(self, client: AsyncClient, stopping: asyncio.Event) -> None:
         consumers = [Consumer(client, handler, settings) for handler, settings in self._registered]
         tasks = [asyncio.create_task(consumer.run()) for consumer in consumers]
-        logger.info("Consuming %s at %s.", ", ".join(map(repr, self.queues)), stream_url(self.address))
+        address = shown_address(stream_url(self.address))
+        logger.info("Consuming %s at %s.", ", ".join(map(repr, self.queues)), address)
         ending = asyncio.create_task(stopping.wait())
         try:
             await asyncio.wait([ending, *tasks], return_when=asyncio.FIRST_COMPLETED)

@@ -369,6 +369,7 @@ def _make_target(state: BrokerState, queue: Queue, name: str, now_ms: int) -> Qu
             max_depth=queue.settings.dead_letter_max_depth,
             max_priority=queue.settings.max_priority,
             ordered=queue.settings.ordered,
+            fair=queue.settings.fair,
             durable=queue.settings.durable,
         ),
         namespace=queue.namespace,

@@ -52,7 +52,7 @@ def is_same(present: QueueSettings, wanted: QueueSettings) -> bool:
     return present == msgspec.structs.replace(wanted, annotations=present.annotations)
 
 
-_INDEXED_BY = ("limit_ready_only", "max_bytes", "ordered", "priority_policy", "rate_limit")
+_INDEXED_BY = ("fair", "limit_ready_only", "max_bytes", "ordered", "priority_policy", "rate_limit")
 """Settings on which a queue's indexes are built; to change any other costs the same however deep the queue is."""
 
 

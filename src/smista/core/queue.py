@@ -1,8 +1,9 @@
 """One queue: its messages, in four tables, and the primitive transitions between them.
 
 A message is in exactly one of the tables `scheduled`, `ready`, `in_flight`, `dead`, keyed by sequence, so the counts
-are the tables' lengths and "which state" has one answer. The ready line orders what `ready` holds; groups hold back
-what must wait for its predecessor; the calendar holds the one deadline a message has in its state.
+are the tables' lengths and "which state" has one answer. The ready line orders what `ready` holds, by age or fairly
+between groups; in an ordered queue groups hold back what must wait for its predecessor; the calendar holds the one
+deadline a message has in its state.
 
 Primitives change, they never refuse: the commands decide first and note a record; recovery calls the same primitives
 from the records. While a log is being replayed the queue is *detached*: tables only. `attach` then builds line, groups
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from smista.core.calendar import Calendar
 from smista.core.counters import Counters
 from smista.core.dedup import DedupMemory
+from smista.core.fair import FairLine
 from smista.core.groups import Groups
 from smista.core.message import Deliveries, Failure, Message, Reason, State
 from smista.core.rate import RateLimit
@@ -48,6 +50,7 @@ class Queue:
         "dead",
         "deadline_ms",
         "dedup",
+        "fair",
         "groups",
         "held_bytes",
         "in_flight",
@@ -96,7 +99,9 @@ class Queue:
         self.held_bytes = 0
         """How many of them are in flight; counted only where `limited_bytes` needs it."""
         self.counters = Counters()
-        self.line: ReadyLine | None = None
+        self.line: ReadyLine | FairLine | None = None
+        self.fair: FairLine | None = None
+        """The line again, where it is a fair one."""
         self.groups: Groups | None = None
         self.dedup: DedupMemory | None = None
         self.rate: RateLimit | None = None
@@ -263,6 +268,8 @@ class Queue:
             self.ready[message.sequence] = message
         if self.is_attached:
             self._index(message, now_ms, is_new=False)
+        else:
+            message.deadline_ms = None
 
     def note_failure(self, message: Message, reason: Reason, error: str, now_ms: int) -> None:
         """Count how a delivery ended; only what failed enters the message's history."""
@@ -303,6 +310,7 @@ class Queue:
         self._leave_table(message)
         message.state = GONE
         if not self.is_attached:
+            message.deadline_ms = None
             return
         if message.deadline_ms is not None:
             self.calendar.remove(message)
@@ -325,6 +333,9 @@ class Queue:
             for message in messages:
                 self.remove(message)
             return
+        if self.fair is not None:
+            for message in messages:
+                self.fair.let_go(message)
         body_bytes = 0
         calendar = self.calendar
         for message in messages:
@@ -356,7 +367,10 @@ class Queue:
             self.held_bytes = 0
             self.dedup = None
         self.counters.purged += sum(map(len, taken))
-        self.line = None
+        if ready_only and self.fair is not None:
+            self.fair.clear()
+        else:
+            self.line = self.fair = None
         if self.groups is not None:
             self.groups = None
             self._rebuild_groups()
@@ -376,6 +390,9 @@ class Queue:
         self.held_bytes = sum(message.body_bytes for message in self.in_flight.values()) if self._counts_held else 0
         self._rebuild_groups()
         groups = self.groups
+        if self.settings.fair:
+            for message in self.in_flight.values():
+                self._fair_line().hold(message)
         for message in self.ready.values():
             if groups is None or groups.is_first(message):
                 self._line().append(message)
@@ -402,7 +419,7 @@ class Queue:
                 if message.state is IN_FLIGHT:
                     message.deadline_ms = deadline_ms
         self.calendar.remove(self)
-        self.line = self.groups = self.rate = None
+        self.line = self.fair = self.groups = self.rate = None
         self.is_attached = False
 
     def _index(self, message: Message, now_ms: int, *, is_new: bool) -> None:
@@ -432,10 +449,18 @@ class Queue:
             if self.is_watched:
                 self.woken.add(self)
 
-    def _line(self) -> ReadyLine:
+    def _line(self) -> ReadyLine | FairLine:
         if self.line is None:
+            if self.settings.fair:
+                return self._fair_line()
             self.line = ReadyLine(is_weighted=self.settings.priority_policy is PriorityPolicy.WEIGHTED)
         return self.line
+
+    def _fair_line(self) -> FairLine:
+        if self.fair is None:
+            self.fair = FairLine(is_weighted=self.settings.priority_policy is PriorityPolicy.WEIGHTED)
+            self.line = self.fair
+        return self.fair
 
     def _wake(self) -> None:
         if self.is_watched:
@@ -461,6 +486,8 @@ class Queue:
             del self.in_flight[message.sequence]
             if self.held_bytes:
                 self.held_bytes -= message.body_bytes
+            if self.fair is not None:
+                self.fair.let_go(message)
         elif state is READY:
             del self.ready[message.sequence]
         elif state is SCHEDULED:

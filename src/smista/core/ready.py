@@ -13,6 +13,9 @@ rebuilds one segment at a time. A message that moves to another queue becomes an
 
 Strict policy serves the highest priority first. Weighted policy gives the level p a share of p+1 among the levels that
 have messages (stride scheduling): a level waits for at most (sum of shares / its share) + number of levels deliveries.
+
+`Line` is what all lines have in common, the priorities. How one priority is served is its bucket's business: `Bucket`
+and `ReadyLine` go by age alone, `fair` shares out between groups.
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from smista.core.message import Message, State
 
 SEGMENT = 4096
-_STRIDE = 1 << 32
+STRIDE = 1 << 32
 _READY = State.READY
 
 
@@ -35,11 +39,12 @@ class Bucket:
     __slots__ = ("_swept", "count", "passed", "returned", "segments", "slots", "stride")
 
     def __init__(self, priority: int) -> None:
-        self.segments: deque[deque[Message]] = deque((deque(),))
+        # A fair line has many small buckets: a deque takes 760 bytes, a list 64.
+        self.segments: list[deque[Message]] = [deque()]
         self.returned: list[tuple[int, Message]] = []
         self.count = 0
         self.slots = 0
-        self.stride = _STRIDE // (priority + 1)
+        self.stride = STRIDE // (priority + 1)
         self.passed = 0
         self._swept = 0
 
@@ -72,7 +77,7 @@ class Bucket:
         while self.slots:
             segment = self.segments[0]
             if not segment and len(self.segments) > 1:
-                self.segments.popleft()
+                del self.segments[0]
                 continue
             if self.returned and (not segment or self.returned[0][0] < segment[0].sequence):
                 message = self.returned[0][1]
@@ -134,11 +139,34 @@ def _first(pair: tuple[int, Message]) -> int:
     return pair[0]
 
 
-class ReadyLine:
-    __slots__ = ("_buckets", "_is_weighted", "_priorities")
+class Level(Protocol):
+    """The ready messages of one priority, as `Line` sees them."""
 
-    def __init__(self, *, is_weighted: bool) -> None:
-        self._buckets: dict[int, Bucket] = {}
+    count: int
+    passed: int
+
+    @property
+    def slots(self) -> int: ...
+    @property
+    def stride(self) -> int: ...
+    def append(self, message: Message) -> None: ...
+    def extend(self, messages: Sequence[Message]) -> None: ...
+    def put_back(self, message: Message) -> None: ...
+    def head(self) -> Message | None: ...
+    def pop(self) -> None: ...
+    def take(self, limit: int) -> list[Message]: ...
+
+
+B = TypeVar("B", bound=Level)
+
+
+class Line(Generic[B]):
+    __slots__ = ("_buckets", "_is_weighted", "_make", "_priorities")
+
+    def __init__(self, make: Callable[[int], B], *, is_weighted: bool) -> None:
+        # Called for every message where a queue is empty in between, so it is the class itself.
+        self._make = make
+        self._buckets: dict[int, B] = {}
         # Priorities that may have messages, negated so that the highest comes first.
         self._priorities: list[int] = []
         self._is_weighted = is_weighted
@@ -158,15 +186,11 @@ class ReadyLine:
         bucket = self._buckets.get(message.priority)
         (bucket or self._open(message.priority)).put_back(message)
 
-    def leave(self, message: Message) -> None:
-        """Note that a message is no longer ready and leaves its slot behind."""
-        bucket = self._buckets[message.priority]
-        bucket.count -= 1
-        if bucket.slots > SEGMENT and bucket.slots > 2 * bucket.count:
-            bucket.sweep()
+    # Of a message that was taken and goes to nobody after all.
+    untake = put_back
 
     def pop(self) -> Message | None:
-        """Take the next message by priority and age."""
+        """Take the next message: by priority, and within it as its bucket says."""
         while self._priorities:
             priority = self._choose()
             bucket = self._buckets[priority]
@@ -193,6 +217,46 @@ class ReadyLine:
                 self._close(priority)
         return taken
 
+    def position(self, priority: int) -> int:
+        """How many messages stand at this priority or above: the place of one that was just appended."""
+        bucket = self._buckets.get(priority)
+        if bucket is not None and len(self._buckets) == 1:
+            return bucket.count
+        return sum(bucket.count for other, bucket in self._buckets.items() if other >= priority)
+
+    def _choose(self) -> int:
+        if not self._is_weighted or len(self._priorities) == 1:
+            return -self._priorities[0]
+        return -min(self._priorities, key=lambda negated: (self._buckets[-negated].passed, negated))
+
+    def _open(self, priority: int) -> B:
+        bucket = self._buckets[priority] = self._make(priority)
+        if self._priorities:
+            # A level that was empty starts level with the others instead of making up for its absence.
+            bucket.passed = min(other.passed for other in self._buckets.values() if other is not bucket)
+        insort(self._priorities, -priority)
+        return bucket
+
+    def _close(self, priority: int) -> None:
+        del self._buckets[priority]
+        self._priorities.remove(-priority)
+
+
+class ReadyLine(Line[Bucket]):
+    """By age within a priority."""
+
+    __slots__ = ()
+
+    def __init__(self, *, is_weighted: bool) -> None:
+        super().__init__(Bucket, is_weighted=is_weighted)
+
+    def leave(self, message: Message) -> None:
+        """Note that a message is no longer ready and leaves its slot behind."""
+        bucket = self._buckets[message.priority]
+        bucket.count -= 1
+        if bucket.slots > SEGMENT and bucket.slots > 2 * bucket.count:
+            bucket.sweep()
+
     def oldest(self) -> Message | None:
         """The ready message that has been in the queue longest, whatever its priority; left in place."""
         heads = [head for bucket in self._buckets.values() if (head := bucket.head()) is not None]
@@ -206,31 +270,7 @@ class ReadyLine:
                 return head
         return None
 
-    def position(self, priority: int) -> int:
-        """How many messages stand at this priority or above: the place of one that was just appended."""
-        bucket = self._buckets.get(priority)
-        if bucket is not None and len(self._buckets) == 1:
-            return bucket.count
-        return sum(bucket.count for other, bucket in self._buckets.items() if other >= priority)
-
     def in_order(self) -> Iterator[Message]:
         """All ready messages by strict priority and age, nothing taken."""
         for negated in self._priorities:
             yield from self._buckets[-negated].in_order()
-
-    def _choose(self) -> int:
-        if not self._is_weighted or len(self._priorities) == 1:
-            return -self._priorities[0]
-        return -min(self._priorities, key=lambda negated: (self._buckets[-negated].passed, negated))
-
-    def _open(self, priority: int) -> Bucket:
-        bucket = self._buckets[priority] = Bucket(priority)
-        if self._priorities:
-            # A level that was empty starts level with the others instead of making up for its absence.
-            bucket.passed = min(other.passed for other in self._buckets.values() if other is not bucket)
-        insort(self._priorities, -priority)
-        return bucket
-
-    def _close(self, priority: int) -> None:
-        del self._buckets[priority]
-        self._priorities.remove(-priority)

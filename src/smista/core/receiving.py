@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from operator import attrgetter
+
 from smista.core.dead_letters import expire
 from smista.core.errors import InvalidArgument
 from smista.core.message import FOREVER_MS, Message
 from smista.core.queue import Queue
 from smista.core.state import BrokerState
+
+UNBOUNDED = 1 << 62
+_body_bytes = attrgetter("body_bytes")
 
 
 def receive(
@@ -17,9 +23,13 @@ def receive(
     lease_ms: int | None = None,
     consumer: str = "",
     several_per_group: bool = False,
+    bytes_max: int = UNBOUNDED,
     now_ms: int,
 ) -> list[Message]:
     """Up to `limit` messages, in flight from now on; none when the queue is empty, paused or over its rate.
+
+    None comes after the one whose body makes them `bytes_max` bytes or more together; where bodies are large there may
+    be fewer still, but one at least.
 
     `lease_ms` None means the queue's; `FOREVER_MS` never runs out. `several_per_group` lets one call take messages that
     follow each other in one ordered group. Nothing else of the group goes out before the first of them is settled.
@@ -34,6 +44,10 @@ def receive(
         return []
     if queue.rate is not None:
         limit = min(limit, queue.rate.available(now_ms))
+    is_bounded = queue.body_bytes > bytes_max
+    if is_bounded:
+        # What fits where the next are as large as the others are: what is taken in vain makes the line slower.
+        limit = min(limit, 1 + (bytes_max * (queue.depth + len(queue.dead)) - 1) // queue.body_bytes)
     retention_ms = queue.settings.retention_ms
     deadline_ms = None if lease_ms >= FOREVER_MS else state.shared_instant(now_ms + lease_ms)
     counters = queue.counters
@@ -46,11 +60,16 @@ def receive(
         if [one for one in taken if (one.expires_at_ms or now_ms) < now_ms or one.ready_at_ms <= oldest_ms]:
             # One by one, then: some may have to go first.
             for one in taken:
-                line.put_back(one)
+                line.untake(one)
             taken = []
         else:
             limit = 0
-    while len(taken) < limit:
+            if is_bounded and sum(map(_body_bytes, taken)) > bytes_max:
+                fitting = _within(taken, bytes_max)
+                for one in taken[len(fitting) :]:
+                    line.untake(one)
+                taken = fitting
+    while len(taken) < limit and bytes_max > 0:
         message = line.pop()
         if message is None:
             break
@@ -58,14 +77,17 @@ def receive(
         if (expires_at_ms is not None and expires_at_ms < now_ms) or (
             retention_ms is not None and message.ready_at_ms + retention_ms <= now_ms
         ):
-            line.put_back(message)
+            line.untake(message)
             queue.lease_all(taken[leased:], now_ms, state.run)
             leased = len(taken)
             expire(state, queue, message, now_ms=now_ms)
             continue
         taken.append(message)
+        bytes_max -= message.body_bytes
         if several_per_group and queue.groups is not None:
-            taken += queue.groups.followers(message)[: limit - len(taken)]
+            following = _within(queue.groups.followers(message)[: limit - len(taken)], bytes_max)
+            bytes_max -= sum(follower.body_bytes for follower in following)
+            taken += following
     if taken:
         queue.lease_all(taken[leased:] if leased else taken, now_ms, state.run)
         if deadline_ms is not None:
@@ -89,8 +111,19 @@ def check_lease(lease_ms: object) -> None:
         raise InvalidArgument(f"lease_ms is {lease_ms!r}; give a whole number of milliseconds, 0 or more.")
 
 
-def peek(queue: Queue, limit: int) -> list[Message]:
-    """The next messages in the order in which they would be received, without any effect."""
+def peek(queue: Queue, limit: int, *, bytes_max: int = UNBOUNDED) -> list[Message]:
+    """The next messages in the order in which they would be received, without any effect; `bytes_max` as there."""
     if queue.line is None:
         return []
-    return [message for message, _ in zip(queue.line.in_order(), range(limit), strict=False)]
+    return _within((message for message, _ in zip(queue.line.in_order(), range(limit), strict=False)), bytes_max)
+
+
+def _within(messages: Iterable[Message], bytes_max: int) -> list[Message]:
+    """Those up to the one whose body makes them `bytes_max` bytes or more."""
+    fitting = []
+    for message in messages:
+        if bytes_max <= 0:
+            break
+        fitting.append(message)
+        bytes_max -= message.body_bytes
+    return fitting

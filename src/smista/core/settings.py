@@ -76,6 +76,7 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     dedup_scope: DeduplicationScope = DeduplicationScope.QUEUE
     rate_limit: float | None = None
     ordered: bool = False
+    fair: bool = False
     max_priority: int = PRIORITY_MAX
     clamp_priority: bool = False
     default_priority: int = 0
@@ -133,6 +134,8 @@ def check_settings(settings: QueueSettings) -> None:
         raise InvalidSettings(
             f"Setting prefetch ({settings.prefetch}) is above max_prefetch ({settings.max_prefetch})."
         )
+    if settings.ordered and settings.fair:
+        raise InvalidSettings("A queue is ordered or fair, not both: order holds a group back, fairness does not.")
     if settings.dead_letter_queue is not None and settings.dead_letter_exchange is not None:
         raise InvalidSettings("Name a dead_letter_queue or a dead_letter_exchange, not both.")
     if settings.dead_letter_queue is not None:

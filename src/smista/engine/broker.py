@@ -35,7 +35,7 @@ from smista.core.settings import DEFAULT, QueueSettings
 from smista.core.settling import Outcome
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.claiming import WAIT_MS_MAX
-from smista.engine.consumers import CreditPool, Poll, Subscription
+from smista.engine.consumers import RECEIVED_BYTES_MAX, CreditPool, Poll, Subscription
 from smista.engine.delivery import Delivery, Published
 from smista.engine.running import SLICE
 from smista.engine.staging import StagingBroker
@@ -326,7 +326,7 @@ class Broker(StagingBroker):
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Delivery]:
         """Up to `limit` messages under lease. With `wait_ms`, an empty queue is waited on, and answers at once when
-        something becomes ready; an empty list when nothing did.
+        something becomes ready; an empty list when nothing did. Where bodies are large, fewer: some 16 MiB of them.
 
         `beside_active`: also where a queue serves a single active consumer, of what that one has no credit for.
         """
@@ -349,6 +349,7 @@ class Broker(StagingBroker):
                 lease_ms=lease_ms,
                 consumer=consumer,
                 several_per_group=several_per_group,
+                bytes_max=RECEIVED_BYTES_MAX,
                 now_ms=now_ms,
             )
             self._after()
@@ -542,6 +543,20 @@ class Broker(StagingBroker):
             raise InvalidReceipt("The receipt names a message that does not exist yet; was the data restored?")
         return receipt
 
+    def is_there(self, receipt: Receipt) -> bool:
+        """Whether the message that a receipt names is still in its queue, in whatever state."""
+        queue = self._state.queues.get(receipt.queue)
+        return queue is not None and queue.find(receipt.sequence) is not None
+
+    def delivered_at_ms(self, receipt: Receipt) -> int | None:
+        """When the delivery began that a receipt names; None where it is over."""
+        try:
+            _, message = settling.held(self._state, receipt)
+        except BrokerError:
+            return None
+        assert message.deliveries is not None
+        return message.deliveries.last_at_ms
+
     # -- scheduled ----------------------------------------------------------------------------------------------------
 
     async def reschedule(
@@ -578,9 +593,10 @@ class Broker(StagingBroker):
         return browsing.Page(await self._copies(page.messages, with_bodies=with_bodies), page.after)
 
     async def peek(self, queue: str, limit: int = 1, *, namespace: str = DEFAULT_NAMESPACE) -> list[Message]:
-        """The messages that would be received next, nothing changed."""
+        """The messages that would be received next, nothing changed. Where bodies are large, fewer."""
         self._enter()
-        return await self._copies(receiving.peek(self._state.queue(queue, namespace), limit))
+        source = self._state.queue(queue, namespace)
+        return await self._copies(receiving.peek(source, limit, bytes_max=RECEIVED_BYTES_MAX))
 
     async def get(self, queue: str, message_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Message:
         """One message by its id, in whatever state it is."""

@@ -19,8 +19,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from smista.engine.errors import OutcomeUnknown
 from smista.engine.measures import BLOCK_BYTES, SYNC_MS, Histogram
+from smista.errors import OutcomeUnknown
 from smista.log import Log
 from smista.log.errors import LogError, LogFull
 

@@ -23,6 +23,11 @@ from smista.core.waiting import WaitingLine
 from smista.engine.delivery import Delivery
 from smista.errors import BrokerError
 
+RECEIVED_BYTES_MAX = 16 << 20
+"""Of bodies that one receive or one look hands out, give or take a message: where they are large, fewer come."""
+PUSHED_BYTES_MAX = 1 << 20
+"""The same of what a subscription is handed at a time. It gets more as soon as it can: whoever writes to a slow reader
+can say so in between."""
 _entry_numbers = itertools.count(1 << 40)
 
 
@@ -32,6 +37,7 @@ class Poll:
     __slots__ = ("answer", "consumer", "deadline_ms", "lease_ms", "limit", "queue", "sequence", "several_per_group")
 
     priority = 0
+    bytes_max = RECEIVED_BYTES_MAX
 
     def __init__(
         self,
@@ -86,6 +92,8 @@ class Subscription:
         "queue",
         "several_per_group",
     )
+
+    bytes_max = PUSHED_BYTES_MAX
 
     def __init__(
         self,

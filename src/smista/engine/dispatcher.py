@@ -58,6 +58,7 @@ class Dispatcher:
                 lease_ms=waiting.lease_ms,
                 consumer=waiting.consumer,
                 several_per_group=waiting.several_per_group,
+                bytes_max=waiting.bytes_max,
                 now_ms=now_ms,
             )
             if not messages:

@@ -23,7 +23,8 @@ from smista.core.message import Receipt
 _NUMBER_BITS = 50
 _RECEIPT = struct.Struct("<IQII")
 _SEAL_BYTES = 10
-"""With the receipt itself, 30 bytes: 40 characters of base64 with no bits to spare that could differ unseen."""
+_LENGTH = (_RECEIPT.size + _SEAL_BYTES) * 4 // 3
+"""30 bytes are 40 characters of base64, with no bits to spare that could differ unseen."""
 _PLAIN = str.maketrans("-_+/", "+/!!")
 """From the alphabet of receipts to that of base64, which has a spelling of its own for two digits."""
 
@@ -61,11 +62,11 @@ class Ids:
     def receipt(self, text: str) -> Receipt:
         """Read a receipt back; raises `InvalidReceipt` for what this broker never gave out."""
         try:
-            data = binascii.a2b_base64(text.translate(_PLAIN), strict_mode=True)
+            data = binascii.a2b_base64(text.translate(_PLAIN), strict_mode=True) if len(text) == _LENGTH else b""
         except (binascii.Error, ValueError, AttributeError, TypeError):
             data = b""
         body, seal = data[: _RECEIPT.size], data[_RECEIPT.size :]
-        if len(body) != _RECEIPT.size or not hmac.compare_digest(seal, self._seal(body)):
+        if not data or not hmac.compare_digest(seal, self._seal(body)):
             raise InvalidReceipt(f"{str(text)[:60]!r} is not a receipt of this broker; pass on what receive returned.")
         return Receipt(*_RECEIPT.unpack(body))
 

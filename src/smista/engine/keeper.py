@@ -13,7 +13,6 @@ from smista.core.message import Message
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
 from smista.engine.commit import Committer
-from smista.engine.errors import stopped
 from smista.engine.measures import LogMeasures, LogRange
 from smista.engine.paging import Paging
 from smista.engine.pressure import Pressure
@@ -21,6 +20,7 @@ from smista.engine.reclaim import Reclaimer, note_opened
 from smista.engine.recorder import Recorder
 from smista.engine.recovery import Recovery
 from smista.engine.settings import BrokerSettings
+from smista.errors import stopped
 from smista.log import Log
 from smista.log.errors import LogDamaged, LogDropped, LogError
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from smista.engine.errors import LowDisk, LowMemory, ResourceLow
+from smista.errors import LowDisk, LowMemory, ResourceLow
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -22,14 +22,13 @@ from smista.core.state import BrokerState, ReadRouting
 from smista.engine.clock import Clock
 from smista.engine.consumers import Poll, Watch
 from smista.engine.dispatcher import Dispatcher
-from smista.engine.errors import BrokerClosed, stopped
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
 from smista.engine.measures import BrokerMeasures, LagTimer, LogRange, QueueMeasures
 from smista.engine.pressure import resident_set_bytes
 from smista.engine.recovery import Recovery
 from smista.engine.settings import BrokerSettings
-from smista.errors import BrokerError
+from smista.errors import BrokerClosed, BrokerError, stopped
 from smista.log import Log
 from smista.log.errors import LogDamaged, LogError
 

@@ -86,13 +86,15 @@ class LogFull(LogError):
 
 
 class LogFailed(LogError):
-    """Writing or syncing failed. What was being written may or may not be there after a restart."""
+    """Opening, writing or syncing failed. What was being written may or may not be there after a restart."""
 
     code: ClassVar[str] = "log_failed"
 
-    def __init__(self, log: str, *, why: str) -> None:
+    def __init__(self, log: str, *, why: str, is_opening: bool = False) -> None:
         super().__init__(
-            f"the log in {log} failed and takes nothing more: {why}; check the disk, then restart the broker"
+            f"the log in {log} cannot be opened: {why}; see that this user may write there, or choose another directory"
+            if is_opening
+            else f"the log in {log} failed and takes nothing more: {why}; check the disk, then restart the broker"
         )
 
 

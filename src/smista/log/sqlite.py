@@ -308,7 +308,8 @@ def _opening_errors(log: str) -> Iterator[None]:
         if _is_no_space(error):
             raise LogFull(log) from error
         if isinstance(error, (apsw.CantOpenError, apsw.BusyError, OSError)):
-            raise LogFailed(log, why=f"it cannot be opened ({error})") from error
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise LogFailed(log, why=why, is_opening=True) from error
         raise LogDamaged(log, position=None, what=f"log.db cannot be read ({error})") from error
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -147,6 +148,7 @@ class Server:
             strict_timing=settings.sqs_strict_timing,
             relaxed=settings.sqs_relaxed,
             requests_per_second=settings.sqs_requests_per_second,
+            actions_off=frozenset(settings.sqs_actions_off or ()),
             request_bytes_max=settings.request_bytes_max,
         )
 
@@ -220,10 +222,17 @@ def _listen(host: str, port: int, flag: str) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         raise CannotListen(
-            f"Cannot listen on {host}, port {port}: {error.strerror or error}; stop what is listening there, or "
-            f"choose another address by --host or port by {flag}."
+            f"Cannot listen on {host}, port {port}: {error.strerror or error}; {_cure(error, flag)}."
         ) from None
     return listener
+
+
+def _cure(error: OSError, flag: str) -> str:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "give an address of this machine by --host: 127.0.0.1 for itself alone, 0.0.0.0 for all it has"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"choose a port from 1024 up by {flag}"
+    return f"stop what is listening there, or choose another address by --host or port by {flag}"
 
 
 def _note_damage(damage: LogDamaged) -> None:

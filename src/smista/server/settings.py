@@ -87,6 +87,8 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     """Lift AWS's limits on sizes, counts, times and characters; the broker's own stay."""
     sqs_requests_per_second: int | None = None
     """How many SQS requests an account may make in a second, on average; more are RequestThrottled."""
+    sqs_actions_off: tuple[str, ...] | None = None
+    """Actions of SQS that are not offered, as PurgeQueue,DeleteQueue; they are answered with UnsupportedOperation."""
 
     def access_keys(self) -> dict[str, str]:
         """The pairs of `sqs_access_keys`: secret by key."""
@@ -97,6 +99,7 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
         return BrokerSettings(**{name: getattr(self, name) for name in BrokerSettings.__struct_fields__})
 
 
+_NAMES = tuple[str, ...] | None
 _FIELDS = {field.name: field for field in msgspec.structs.fields(ServerSettings)}
 
 _BYTES = (1, 1 << 50)
@@ -180,7 +183,8 @@ def _from_file(file: Path | None) -> Iterator[_Given]:
         text = file.read_text(encoding="utf-8")
         table = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfiguration(f"The configuration file {file} cannot be read: {error}.") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidConfiguration(f"The configuration file {file} cannot be read: {why}.") from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidConfiguration(f"The configuration file {file} is not TOML: {error}.") from None
     for name, value in table.items():
@@ -235,6 +239,8 @@ def _checked(given: _Given) -> object:
     # TOML has no word for none, and whoever writes a variable does not think of "null".
     if isinstance(value, str) and value.lower() == "none" and _may_be_none(kind):
         return None
+    if isinstance(value, str) and value and kind == _NAMES:
+        value = [name.strip() for name in value.split(",")]
     try:
         value = msgspec.convert(value, kind, strict=not given.is_text)
     except msgspec.ValidationError:
@@ -264,6 +270,8 @@ def takes(name: str) -> str:
         return "text"
     if kind == str | None:
         return "text, or none"
+    if kind == _NAMES:
+        return "names with commas between them, or none"
     least, most = RANGES[name]
     words = f"a {'number' if kind is float else 'whole number'} from {least} to {_shown(most)}"
     return f"{words}, or none" if _may_be_none(kind) else words
@@ -303,3 +311,14 @@ def _check_sqs(settings: ServerSettings, places: Mapping[str, str]) -> None:
                 f"Entry {place} of sqs_access_keys {places['sqs_access_keys']} is not KEY:SECRET; "
                 "give pairs like that, with commas between them."
             )
+    if settings.sqs_actions_off:
+        # Only who uses it waits until all of SQS is loaded.
+        from smista.protocols.sqs.actions import ACTIONS
+
+        for name in settings.sqs_actions_off:
+            if name not in ACTIONS:
+                near = difflib.get_close_matches(name, ACTIONS, n=1)
+                cure = f"did you mean {near[0]}?" if near else "take it out, or see docs/sqs.md for what there is."
+                raise InvalidConfiguration(
+                    f"sqs_actions_off names {name!r:.80} {places['sqs_actions_off']}, which is no action of SQS; {cure}"
+                )

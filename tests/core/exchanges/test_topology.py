@@ -3,6 +3,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from smista.core import exchanges
 from smista.core.exchanges import (
     PREDECLARED,
     Binding,
@@ -19,7 +20,6 @@ from smista.core.exchanges import (
     InvalidExchange,
     Removed,
     Topology,
-    errors,
 )
 from smista.core.exchanges.topic import TopicMatcher
 from smista.errors import BrokerError
@@ -425,7 +425,7 @@ def test_every_error_has_a_code_of_its_own_and_a_sentence_that_names_the_cure() 
         BindingTargetNotFound("queue", "q", "shop", "x"),
         InvalidBinding("x", "q", "its key is too long", "shorten it"),
     ]
-    ours = {each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, BrokerError)}
+    ours = {each for each in vars(exchanges).values() if isinstance(each, type) and issubclass(each, BrokerError)}
     assert {type(example) for example in examples} == ours - {BrokerError}
     assert len({example.code for example in examples}) == len(examples)
     for example in examples:

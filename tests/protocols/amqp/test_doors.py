@@ -136,6 +136,20 @@ def test_deduplication_knows_no_doors(amqp: Channel, http: Caller, shared: str) 
     assert amqp.count(shared) == (1, 0)
 
 
+def test_a_fair_queue_knows_the_groups_of_every_door(here: Place, amqp: Channel, http: Caller) -> None:
+    queue = amqp.declare(here.name(), {"x-fair": True}, durable=True)
+    assert http.call("queue.settings", queue=queue)["settings"]["fair"] is True
+    amqp.confirm()
+    for body in (b"1", b"2", b"3"):
+        amqp.publish(body, queue, headers={"x-group": "noisy"})
+    amqp.confirmed(3)
+    assert [amqp.got(queue).body for _ in range(2)] == [b"1", b"2"]
+    http.call("queue.publish", queue=queue, message="4", group="quiet")
+    message = http.call("queue.receive", queue=queue)["messages"][0]
+    assert (message["message"], message["group"]) == ("4", "quiet")
+    assert http.call("queue.receive", queue=queue)["messages"][0]["group"] == "noisy"
+
+
 def test_an_exchange_declared_at_one_door_is_published_to_at_the_other(
     here: Place, amqp: Channel, http: Caller, shared: str
 ) -> None:

@@ -107,10 +107,12 @@ def test_reading_takes_memory_by_what_is_there_and_keeps_none() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_ATHERIS, reason="there is no wheel of atheris for this platform")
 def test_atheris_finds_nothing(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
     for number, seed in enumerate(SEEDS):
-        (tmp_path / f"{number}").write_bytes(seed)
-    seconds = 600 if IS_LONG else 5
-    command = [sys.executable, "-m", "tests.protocols.amqp.fuzz_atheris", f"-max_total_time={seconds}", str(tmp_path)]
+        (corpus / f"{number}").write_bytes(seed)
+    options = [f"-max_total_time={600 if IS_LONG else 5}", f"-artifact_prefix={tmp_path}/"]
+    command = [sys.executable, "-m", "tests.protocols.amqp.fuzz_atheris", *options, str(corpus)]
     root = Path(__file__).parents[3]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

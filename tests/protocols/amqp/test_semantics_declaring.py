@@ -228,6 +228,18 @@ def test_an_argument_that_makes_no_sense_is_named(place: Place, name: str, value
     )
 
 
+def test_our_own_argument_is_checked_and_compared_like_the_others(here: Place) -> None:
+    queue = here.name()
+    problem = "channel 406 PRECONDITION_FAILED - {} arg 'x-fair' for queue '" + queue + "' in vhost '/': {}"
+    assert declaring(here, queue, {"x-fair": 1}) == problem.format("invalid", "{unacceptable_type,byte}")
+    assert declaring(here, queue, {"x-fair": True}) == FINE
+    assert declaring(here, queue, {}) == problem.format(
+        "inequivalent", "received none but current is the value 'true' of type 'bool'"
+    )
+    quorum = here.name()
+    assert declaring(here, quorum, {**QUORUM, "x-fair": True}, durable=True) == FINE
+
+
 def test_a_dead_letter_exchange_is_named_by_text(place: Place) -> None:
     queue = place.name()
     assert declaring(place, queue, {"x-dead-letter-exchange": 5}) == (

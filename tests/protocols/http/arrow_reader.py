@@ -19,10 +19,11 @@ def table(answer: Answer) -> Any:
     return pa.ipc.open_stream(answer.body).read_all()
 
 
-def stream(*batches: Any) -> bytes:
+def stream(*batches: Any, compression: str | None = None) -> bytes:
     """Batches as one stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
         for batch in batches:
             writer.write_batch(batch)
     written: bytes = sink.getvalue().to_pybytes()

@@ -80,6 +80,7 @@ def test_a_publish_is_an_enqueued_row_with_all_that_was_said(http: Caller, log: 
         delay_ms=30_000,
         group="table 4",
         deduplication_id="order 1",
+        max_retries=2,
         headers={"text": "a", "number": 1, "list": [1, "é"], "truth": True},
     )
     [seen] = http.call("queue.browse", queue=log.queue)["messages"]
@@ -94,6 +95,8 @@ def test_a_publish_is_an_enqueued_row_with_all_that_was_said(http: Caller, log: 
         "expires_at": instant(seen["expires_at_ms"]),
         "group": "table 4",
         "deduplication_id": "order 1",
+        "ttl_ms": 60_000,
+        "max_retries": 2,
         "content_type": "application/json",
         "headers": [("text", "a"), ("number", "1"), ("list", '[1,"é"]'), ("truth", "true")],
         "body_bytes": 16,

@@ -276,7 +276,7 @@ def test_a_walk_through_every_command_of_the_stream(http: Caller) -> None:
         assert ask("unsubscribe", subscription=number) == {"success": True}
         assert ask("extend", tags=[1, 2], lease_ms=60_000) == {"success": True}
         assert ask("ack", tags=[1]) == {"success": True}
-        assert ask("nack", tags=[2], requeue=False) == {"success": True}
+        assert ask("nack", tags=[2], requeue=False) == {"success": True, "action": "dead_lettered"}
         assert ask("release", up_to=4) == {"success": True}
     assert done == set(STREAM_COMMANDS)
     assert http.stats(queue)["ready"] == 2

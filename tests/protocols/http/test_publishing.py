@@ -48,6 +48,20 @@ def test_groups_are_kept_in_order(caller: Caller) -> None:
     assert [message["message"] for message in caller.receive(queue, 10)] == [2]
 
 
+def test_a_fair_queue_shares_out_between_groups(caller: Caller) -> None:
+    queue = caller.new_queue(fair=True)
+    caller.publish(queue, *range(5), group="noisy")
+    assert [message["message"] for message in caller.receive(queue, 2)] == [0, 1]
+    caller.publish(queue, "first", "second", group="quiet")
+    assert [message["message"] for message in caller.receive(queue, 3)] == ["first", "second", 2]
+    refusal = caller.refused("queue.alter", queue=queue, settings={"ordered": True})
+    assert refusal[:2] == (400, "invalid_settings")
+    assert "ordered or fair" in refusal.message
+    settings = caller.call("queue.alter", queue=queue, settings={"ordered": True, "fair": False})["settings"]
+    assert (settings["ordered"], settings["fair"]) == (True, False)
+    assert caller.receive(queue, 10) == []
+
+
 def test_a_message_can_bring_its_own_number_of_retries(caller: Caller, queue: str) -> None:
     caller.publish(queue, "one chance", max_retries=0)
     [got] = caller.receive(queue)

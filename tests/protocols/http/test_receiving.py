@@ -135,10 +135,10 @@ def test_deliveries_are_settled_by_receipt_receipts_or_message_id(
     more = {"lease_ms": 60_000} if command == "queue.extend" else {}
     answer = caller.call(command, **named, **more)
     expected: dict[str, Any] = {"success": True}
-    if command == "queue.nack" and by != "receipts":
+    if command == "queue.nack":
         expected["action"] = "requeued"
     if by == "receipts":
-        expected["results"] = [None]
+        expected["results"] = [{"action": "requeued"} if command == "queue.nack" else None]
     assert answer == expected
     stats = caller.stats(queue)
     assert {name for name in ("ready", "scheduled", "in_flight") if stats[name]} == {
@@ -166,7 +166,9 @@ def test_several_are_nacked_together(caller: Caller, queue: str) -> None:
     receipts = [message["receipt"] for message in caller.receive(queue, 2)]
     answer = caller.call("queue.nack", receipts=[*receipts, "nonsense"], requeue=False, error="broken")
     assert answer["success"] is False
-    assert [result and result["error"]["code"] for result in answer["results"]] == [None, None, "invalid_receipt"]
+    assert "action" not in answer
+    assert answer["results"][:2] == [{"action": "dead_lettered"}] * 2
+    assert answer["results"][2]["error"]["code"] == "invalid_receipt"
     dead = caller.call("dlq.list", queue=queue, error_contains="broke")["messages"]
     assert [message["message"] for message in dead] == [1, 2]
 

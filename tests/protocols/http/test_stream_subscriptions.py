@@ -158,7 +158,7 @@ def test_up_to_takes_all_earlier_ones_of_its_subscription(talk: Talk, http: Call
     assert talk.refused("ack", up_to=3).code == "invalid_receipt"
     assert talk.ask("release", up_to=7) == {"success": True}
     assert sorted(talk.tags(2)) == [8, 9]
-    assert talk.ask("nack", up_to=9, requeue=False) == {"success": True}
+    assert talk.ask("nack", up_to=9, requeue=False) == {"success": True, "action": "dead_lettered"}
     assert http.stats(ones)["dead_lettered_total"] == 2
     assert http.stats(others)["in_flight"] == 2
 
@@ -167,13 +167,34 @@ def test_a_failed_delivery_is_retried_or_set_aside(talk: Talk, http: Caller, que
     http.publish(queue, "a", "b")
     talk.subscribe(queue)
     first, second = talk.messages(2)
-    assert talk.ask("nack", tags=[first["tag"]], delay_ms=0, error="not today") == {"success": True}
+    answer = talk.ask("nack", tags=[first["tag"]], delay_ms=0, error="not today")
+    assert answer == {"success": True, "action": "requeued"}
     [again] = talk.messages(1)
     assert (again["message"], again["retry_count"]) == ("a", 1)
     assert [failure["error"] for failure in again["failures"]] == ["not today"]
     talk.ask("nack", tags=[again["tag"], second["tag"]], requeue=False, error="never")
     [dead, _] = http.call("dlq.list", queue=queue)["messages"]
     assert (dead["message"], dead["deaths"][-1]["reason"]) == ("a", "rejected")
+
+
+def test_nacks_that_come_to_different_ends_say_so_for_each(talk: Talk, http: Caller) -> None:
+    queue = http.new_queue(max_retries=1, retry_backoff="none")
+    http.publish(queue, "old")
+    talk.subscribe(queue)
+    [old] = talk.tags(1)
+    assert talk.ask("nack", tags=[old]) == {"success": True, "action": "requeued"}
+    http.publish(queue, "new")
+    again, new = talk.messages(2)
+    assert (again["message"], new["message"]) == ("old", "new")
+    answer = talk.ask("nack", tags=[again["tag"], new["tag"]])
+    assert answer == {"success": True, "results": [{"action": "dead_lettered"}, {"action": "requeued"}]}
+    [last] = talk.tags(1)
+    answer = talk.ask("nack", tags=[last, 99])
+    assert answer["success"] is False
+    assert [result.get("action") or result["error"]["code"] for result in answer["results"]] == [
+        "dead_lettered",
+        "invalid_receipt",
+    ]
 
 
 def test_a_released_message_comes_again_uncounted(talk: Talk, http: Caller) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.protocols.sqs.clients import Client, make_client, new_queue
+from tests.protocols.sqs.clients import Client, make_client, model, new_queue
 from tests.server_process import ServerProcess
 
 KEYS = "AKIDEXAMPLE:secret/with+signs,123456789012:another"
@@ -37,6 +37,12 @@ def relaxed_server() -> Iterator[ServerProcess]:
 def slow_server() -> Iterator[ServerProcess]:
     """Takes one request a second."""
     yield from _serve("--sqs-requests-per-second", "1")
+
+
+@pytest.fixture(scope="session")
+def guarded_server() -> Iterator[ServerProcess]:
+    """Offers no action at all."""
+    yield from _serve("--sqs-actions-off", ",".join(model()["operations"]))
 
 
 @pytest.fixture(scope="session")

@@ -43,3 +43,11 @@ def act(server: ServerProcess, action: str, body: str | bytes | dict[str, Any] =
 
 def form(server: ServerProcess, body: str, path: str = "/") -> Answer:
     return ask(server, "POST", path, body, {"Content-Type": FORM})
+
+
+def command(server: ServerProcess, name: str, **payload: object) -> Any:
+    """A command of the native door, which succeeds."""
+    data = json.dumps({"command": name, "payload": payload})
+    answer = ask(server, "POST", "/v1/command", data, {"Content-Type": "application/json"})
+    assert answer.status == 200, answer.body
+    return answer.json()

@@ -1,6 +1,6 @@
 """Every error that the API documents for an action, provoked through boto3.
 
-The list is that of boto3's own model, so that nothing is forgotten when it grows. What cannot come about here says why.
+The list is that of boto3's own model, so that nothing is forgotten when it grows.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # has no types of its own
 
-import smista.engine.errors
-from smista.errors import BrokerError
+from smista.errors import BrokerError, stopped
 from smista.protocols.http.errors import RequestError
 from smista.protocols.sqs import errors
 from smista.server.errors import InvalidConfiguration
 from tests.protocols.sqs.clients import Client, arn, make_client, model, new_name, new_queue, refused
-from tests.protocols.sqs.raw import ask
+from tests.protocols.sqs.raw import command
 from tests.server_process import ServerProcess
 
 DOCUMENTED = sorted(
@@ -50,11 +49,6 @@ NAMES_A_QUEUE = {
     action
     for action, operation in model()["operations"].items()
     if "QueueUrl" in model()["shapes"][operation["input"]["shape"]]["members"]
-}
-CANNOT_HAPPEN = {
-    "UnsupportedOperation": "whatever a queue of another door is like, this works on it",
-    "InvalidIdFormat": "there is one version of receipt handles; what is none of ours is ReceiptHandleIsInvalid",
-    "OverLimit": "attributes have no number that could be exceeded",
 }
 
 
@@ -92,8 +86,7 @@ def batch(entries: list[dict[str, Any]]) -> Callable[[Client, str, ServerProcess
 
 def full_queue(sqs: Client, action: str, server: ServerProcess) -> None:
     name = new_name()
-    command = {"command": "queue.declare", "payload": {"queue": name, "settings": {"max_depth": 1}}}
-    assert ask(server, "POST", "/v1/command", json.dumps(command), {"Content-Type": "application/json"}).status == 200
+    command(server, "queue.declare", queue=name, settings={"max_depth": 1})
     sqs.send_message(QueueUrl=name, MessageBody="x")
     answer = call(sqs, action, name)
     # A batch tells of it in its entry.
@@ -150,6 +143,33 @@ def not_in_flight(sqs: Client, action: str, _: ServerProcess) -> None:
         call(sqs, action, url, ReceiptHandle=handle, VisibilityTimeout=timeout)
 
 
+def of_another_version(sqs: Client, action: str, _: ServerProcess) -> None:
+    url = new_queue(sqs)
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    handle = sqs.receive_message(QueueUrl=url)["Messages"][0]["ReceiptHandle"]
+    call(sqs, action, url, ReceiptHandle="2" + handle[1:])
+
+
+def turned_off(_: Client, action: str, guarded: ServerProcess) -> None:
+    name = new_name()
+    command(guarded, "queue.declare", queue=name)
+    call(make_client(guarded.url), action, name)
+
+
+def too_many_in_flight(sqs: Client, action: str, server: ServerProcess) -> None:
+    url = new_queue(sqs)
+    name = url.rpartition("/")[2]
+    for _ in range(121):
+        command(server, "queue.publish_batch", queue=name, bodies=["eA=="] * 1000, brief=True)
+    for _ in range(120):
+        leased = command(server, "queue.receive", queue=name, limit=1000, lease_ms=600_000)
+        assert len(leased["messages"]) == 1000
+    try:
+        call(sqs, action, url)
+    finally:
+        sqs.delete_queue(QueueUrl=url)
+
+
 def too_many_statements(sqs: Client, action: str, _: ServerProcess) -> None:
     url = new_queue(sqs)
     for number in range(21):
@@ -175,6 +195,15 @@ def ended_task(sqs: Client, action: str, _: ServerProcess) -> None:
     call(sqs, action, "", TaskHandle=handle)
 
 
+def signed_otherwise(_: Client, action: str, locked: ServerProcess) -> None:
+    def sign(request: Any, **_: object) -> None:
+        request.headers["Authorization"] = "AWS3-HTTPS AWSAccessKeyId=x,Algorithm=HmacSHA256,Signature=x"
+
+    sqs = make_client(locked.url)
+    sqs.meta.events.register("before-send.sqs.*", sign)
+    call(sqs, action, f"{locked.url}/000000000000/none")
+
+
 def with_attributes(**attributes: str) -> Callable[[Client, str, ServerProcess], None]:
     return lambda sqs, action, _: call(sqs, action, new_queue(sqs), Attributes=attributes, **_named(action))
 
@@ -192,6 +221,7 @@ ANYWHERE: dict[str, Callable[[Client, str, ServerProcess], None]] = {
     "InvalidBatchEntryId": batch([{"Id": "a b"}]),
     "BatchRequestTooLong": batch([{"Id": str(number), "MessageBody": "x" * (1 << 19)} for number in range(3)]),
     "ReceiptHandleIsInvalid": lambda sqs, action, _: call(sqs, action, new_queue(sqs)),
+    "InvalidIdFormat": of_another_version,
     "MessageNotInflight": not_in_flight,
     "InvalidMessageContents": lambda sqs, action, _: call(sqs, action, new_queue(sqs), MessageBody="\x00"),
     "InvalidAttributeName": with_attributes(Unknown="1"),
@@ -201,6 +231,8 @@ ANYWHERE: dict[str, Callable[[Client, str, ServerProcess], None]] = {
     "QueueDeletedRecently": deleted_recently,
     "RequestThrottled": too_many_requests,
     "PurgeQueueInProgress": purged_twice,
+    "UnsupportedOperation": turned_off,
+    "InvalidSecurity": signed_otherwise,
     **{name: kms(name) for name in errors.KMS},
 }
 IN_PARTICULAR: dict[tuple[str, str], Callable[[Client, str, ServerProcess], None]] = {
@@ -208,6 +240,8 @@ IN_PARTICULAR: dict[tuple[str, str], Callable[[Client, str, ServerProcess], None
         sqs, action, new_queue(sqs), AttributeNames=["Unknown"]
     ),
     ("AddPermission", "OverLimit"): too_many_statements,
+    ("SetQueueAttributes", "OverLimit"): with_attributes(Policy=json.dumps({"Statement": [{}] * 21})),
+    ("ReceiveMessage", "OverLimit"): too_many_in_flight,
     ("SendMessage", "RequestThrottled"): full_queue,
     ("SendMessageBatch", "RequestThrottled"): full_queue,
     ("SendMessage", "UnsupportedOperation"): list_values,
@@ -215,29 +249,20 @@ IN_PARTICULAR: dict[tuple[str, str], Callable[[Client, str, ServerProcess], None
     ("StartMessageMoveTask", "UnsupportedOperation"): ended_task,
     ("CancelMessageMoveTask", "UnsupportedOperation"): ended_task,
 }
-ELSEWHERE = {("ReceiveMessage", "OverLimit")}
-"""Tests of their own provoke these: below."""
+PLACES: dict[Callable[[Client, str, ServerProcess], None], str] = {
+    deleted_recently: "strict_server",
+    purged_twice: "strict_server",
+    too_many_requests: "slow_server",
+    turned_off: "guarded_server",
+    signed_otherwise: "locked_server",
+}
+"""Where the server is another than the usual one."""
 
 
-@pytest.mark.parametrize(("action", "error"), [pair for pair in DOCUMENTED if pair[1] != "InvalidSecurity"])
-def test_a_documented_error_is_raised(
-    boto: Client,
-    server: ServerProcess,
-    strict_server: ServerProcess,
-    slow_server: ServerProcess,
-    action: str,
-    error: str,
-) -> None:
-    provoke = IN_PARTICULAR.get((action, error)) or ANYWHERE.get(error)
-    if provoke is None:
-        assert error in CANNOT_HAPPEN or (action, error) in ELSEWHERE, (
-            "find a way to provoke it, or say why there is none"
-        )
-        return
-    if provoke in (deleted_recently, purged_twice):
-        place = strict_server
-    else:
-        place = slow_server if provoke is too_many_requests else server
+@pytest.mark.parametrize(("action", "error"), DOCUMENTED)
+def test_a_documented_error_is_raised(boto: Client, request: pytest.FixtureRequest, action: str, error: str) -> None:
+    provoke = IN_PARTICULAR.get((action, error)) or ANYWHERE[error]
+    place = request.getfixturevalue(PLACES.get(provoke, "server"))
     try:
         with refused(error):
             provoke(boto, action, place)
@@ -245,40 +270,40 @@ def test_a_documented_error_is_raised(
         pass
 
 
-@pytest.mark.parametrize("action", [action for action, error in DOCUMENTED if error == "InvalidSecurity"])
-def test_a_request_without_a_signature_of_version_four_is_insecure(locked_server: ServerProcess, action: str) -> None:
-    def sign(request: Any, **_: object) -> None:
-        request.headers["Authorization"] = "AWS3-HTTPS AWSAccessKeyId=x,Algorithm=HmacSHA256,Signature=x"
+@pytest.mark.parametrize("wire", ["json", "query"])
+def test_an_action_that_is_off_is_refused_before_anything_is_changed(guarded_server: ServerProcess, wire: str) -> None:
+    sqs, name = make_client(guarded_server.url, wire), new_name()
 
-    sqs = make_client(locked_server.url)
-    sqs.meta.events.register("before-send.sqs.*", sign)
-    with refused("InvalidSecurity"):
-        call(sqs, action, f"{locked_server.url}/000000000000/none")
+    def state() -> list[Any]:
+        return [command(guarded_server, look, queue=name) for look in ("queue.settings", "queue.browse")]
+
+    command(guarded_server, "queue.declare", queue=name)
+    command(guarded_server, "queue.publish", queue=name, message="x")
+    before = state()
+    for action in model()["operations"]:
+        with refused("UnsupportedOperation") as refusal:
+            call(sqs, action, f"{guarded_server.url}/000000000000/{name}", **_named(action))
+        assert (refusal.code, refusal.status) == ("AWS.SimpleQueueService.UnsupportedOperation", 400)
+        assert refusal.message == f"This broker does not offer {action}: sqs_actions_off names it."
+    assert state() == before
 
 
-@pytest.mark.slow
-def test_no_more_than_so_many_in_flight(boto: Client, server: ServerProcess) -> None:
-    url = new_queue(boto)
-    name = url.rpartition("/")[2]
-
-    def command(command: str, **payload: object) -> Any:
-        data = json.dumps({"command": command, "payload": {"queue": name, **payload}})
-        answer = ask(server, "POST", "/v1/command", data, {"Content-Type": "application/json"})
-        assert answer.status == 200, answer.body
-        return answer.json()
-
-    for _ in range(121):
-        command("queue.publish_batch", bodies=["eA=="] * 1000, brief=True)
-    for _ in range(120):
-        assert len(command("queue.receive", limit=1000, lease_ms=600_000)["messages"]) == 1000
-    with refused("OverLimit") as refusal:
-        boto.receive_message(QueueUrl=url)
-    assert refusal.status == 403
-    boto.delete_queue(QueueUrl=url)
+def test_actions_that_are_not_off_go_on() -> None:
+    with ServerProcess(None, variables={"SMISTA_SQS_ACTIONS_OFF": "DeleteMessage, PurgeQueue"}) as server:
+        sqs = make_client(server.url)
+        url = new_queue(sqs)
+        sqs.send_message(QueueUrl=url, MessageBody="x")
+        with refused("UnsupportedOperation"):
+            sqs.purge_queue(QueueUrl=url)
+        [message] = sqs.receive_message(QueueUrl=url)["Messages"]
+        # A batch is an action of its own.
+        entry = {"Id": "a", "ReceiptHandle": message["ReceiptHandle"]}
+        assert sqs.delete_message_batch(QueueUrl=url, Entries=[entry])["Successful"] == [{"Id": "a"}]
+        sqs.delete_queue(QueueUrl=url)
 
 
 def test_every_error_of_the_broker_has_an_answer() -> None:
-    assert smista.engine.errors.stopped(ValueError()).code in errors.KINDS
+    assert stopped(ValueError()).code in errors.KINDS
     pending: list[type[BrokerError]] = [BrokerError]
     codes = set()
     while pending:

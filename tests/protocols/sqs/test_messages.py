@@ -308,6 +308,14 @@ def test_the_first_receive_is_remembered(boto: Client) -> None:
     assert seen[0] == seen[1] == seen[2]
 
 
+def test_whoever_only_looks_sees_a_message_again_and_again(sqs: Client, queue: str) -> None:
+    sqs.send_message(QueueUrl=queue, MessageBody="x")
+    for _ in range(10):
+        [message] = receive(sqs, queue, VisibilityTimeout=0)
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+    assert receive(sqs, queue) == []
+
+
 @pytest.mark.parametrize("wakes", ["message", "delay", "visibility"])
 def test_a_long_poll_wakes_when_something_becomes_visible(boto: Client, server: ServerProcess, wakes: str) -> None:
     queue = new_queue(boto)
@@ -377,6 +385,31 @@ def test_a_handle_that_is_none(sqs: Client, queue: str) -> None:
     assert refusal.message == 'The input receipt handle "x" is not a valid receipt handle.'
 
 
+def test_a_handle_of_another_version(sqs: Client, queue: str) -> None:
+    sqs.send_message(QueueUrl=queue, MessageBody="x")
+    [message] = receive(sqs, queue)
+    handle = message["ReceiptHandle"]
+    other = "2" + handle[1:]
+    text = "The specified receipt handle isn't valid for the current version."
+    with refused("InvalidIdFormat") as refusal:
+        sqs.delete_message(QueueUrl=queue, ReceiptHandle=other)
+    assert (refusal.code, refusal.status, refusal.message) == ("InvalidIdFormat", 400, text)
+    answer = sqs.delete_message_batch(QueueUrl=queue, Entries=[{"Id": "a", "ReceiptHandle": other}])
+    assert answer["Failed"] == [{"Id": "a", "Code": "InvalidIdFormat", "Message": text, "SenderFault": True}]
+    with refused("ReceiptHandleIsInvalid") as refusal:
+        sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=other, VisibilityTimeout=0)
+    assert refusal.message == text
+    entry = {"Id": "a", "ReceiptHandle": other, "VisibilityTimeout": 0}
+    answer = sqs.change_message_visibility_batch(QueueUrl=queue, Entries=[entry])
+    assert [failed["Code"] for failed in answer["Failed"]] == ["ReceiptHandleIsInvalid"]
+    # What has not the shape of a handle has no version either.
+    for none in (handle[1:], "2" + handle, handle + "A", "2" + handle[2:], "." + handle[1:], handle[:-1] + "=", "1"):
+        with refused("ReceiptHandleIsInvalid"):
+            sqs.delete_message(QueueUrl=queue, ReceiptHandle=none)
+    assert receive(sqs, queue) == []
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=handle)
+
+
 def test_deleting_a_batch_tells_of_each_entry(sqs: Client, queue: str) -> None:
     sqs.send_message_batch(QueueUrl=queue, Entries=[{"Id": str(n), "MessageBody": "x"} for n in range(3)])
     messages = receive(sqs, queue, MaxNumberOfMessages=3)
@@ -394,11 +427,29 @@ def test_visibility_is_shortened_and_lengthened(sqs: Client, queue: str) -> None
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     [message] = receive(sqs, queue, VisibilityTimeout=1)
     handle = message["ReceiptHandle"]
-    sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=43200)
+    sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=40000)
     time.sleep(1.2)
     assert count(sqs, queue) == 0
     sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=0)
     assert receive(sqs, queue)[0]["Body"] == "x"
+
+
+def test_twelve_hours_count_from_the_receive(sqs: Client, queue: str) -> None:
+    sqs.send_message(QueueUrl=queue, MessageBody="x")
+    [message] = receive(sqs, queue, VisibilityTimeout=43200)
+    handle = message["ReceiptHandle"]
+    time.sleep(1.1)
+    with refused("InvalidParameterValue") as refusal:
+        sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=43200)
+    text = (
+        "Value 43200 for parameter VisibilityTimeout is invalid. Reason: Total VisibilityTimeout for the message is "
+        "beyond the limit [43200 seconds]."
+    )
+    assert refusal.message == text
+    entries = [{"Id": str(s), "ReceiptHandle": handle, "VisibilityTimeout": s} for s in (43200, 40000)]
+    answer = sqs.change_message_visibility_batch(QueueUrl=queue, Entries=entries)
+    assert [(failed["Id"], failed["Message"]) for failed in answer["Failed"]] == [("43200", text)]
+    assert answer["Successful"] == [{"Id": "40000"}]
 
 
 def test_visibility_of_what_is_not_in_flight(sqs: Client, queue: str) -> None:

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
 
+import pika  # type: ignore[import-untyped]  # has no types of its own
 import pytest
 
 from tests.protocols.sqs.clients import Client, make_client, new_name, new_queue, refused
-from tests.protocols.sqs.raw import ask
+from tests.protocols.sqs.raw import command
 from tests.protocols.sqs.test_messages import receive, wait_for
 from tests.server_process import ServerProcess
-
-
-def command(server: ServerProcess, name: str, **payload: object) -> Any:
-    data = json.dumps({"command": name, "payload": payload})
-    answer = ask(server, "POST", "/v1/command", data, {"Content-Type": "application/json"})
-    assert answer.status == 200, answer.body
-    return answer.json()
 
 
 @pytest.fixture
@@ -78,6 +71,22 @@ def test_a_queue_of_another_door_is_described(boto: Client, server: ServerProces
     assert boto.create_queue(QueueName=name)["QueueUrl"] == url
     boto.tag_queue(QueueUrl=url, Tags={"a": "b"})
     assert boto.list_queue_tags(QueueUrl=url)["Tags"] == {"a": "b"}
+
+
+def test_a_queue_of_a_single_active_consumer_is_not_received_from_while_there_is_one(
+    boto: Client, server: ServerProcess
+) -> None:
+    name = new_name()
+    with pika.BlockingConnection(pika.ConnectionParameters(*server.amqp_address)) as connection:
+        channel = connection.channel()
+        channel.queue_declare(name, arguments={"x-single-active-consumer": True})
+        channel.basic_consume(name, lambda *_: None)
+        with refused("UnsupportedOperation") as refusal:
+            boto.receive_message(QueueUrl=name)
+        assert "single active consumer" in refusal.message
+        boto.send_message(QueueUrl=name, MessageBody="x")
+    [message] = receive(boto, name, WaitTimeSeconds=5)
+    assert message["Body"] == "x"
 
 
 def test_accounts_are_namespaces(server: ServerProcess) -> None:

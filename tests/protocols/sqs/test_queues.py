@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from smista.protocols.sqs.actions import add_permission
 from tests.protocols.sqs.clients import Client, arn, make_client, new_name, new_queue, refused
 from tests.server_process import ServerProcess
 
@@ -27,6 +28,7 @@ FIFO_ATTRIBUTES = {
     "DeduplicationScope": "messageGroup",
     "FifoThroughputLimit": "perMessageGroupId",
 }
+DEEP = f'{{"x": {"[" * 3000}{"]" * 3000}}}'
 DEFAULTS = {
     "VisibilityTimeout": "30",
     "DelaySeconds": "0",
@@ -121,6 +123,21 @@ def test_all_or_none_of_the_attributes_are_set(sqs: Client, queue: str) -> None:
     assert attributes(sqs, queue) == before
 
 
+def test_a_queue_is_encrypted_in_one_way_only(sqs: Client, queue: str) -> None:
+    both = {"KmsMasterKeyId": "alias/aws/sqs", "SqsManagedSseEnabled": "true"}
+    key, own = ({name: value} for name, value in both.items())
+    text = "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE."
+    with refused("InvalidAttributeName") as refusal:
+        new_queue(sqs, **both)
+    assert refusal.message == text
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes=key)
+    assert attributes(sqs, queue, "SqsManagedSseEnabled") == {"SqsManagedSseEnabled": "false"}
+    with refused("InvalidAttributeName"):
+        sqs.set_queue_attributes(QueueUrl=queue, Attributes=own)
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={**own, "KmsMasterKeyId": ""})
+    assert attributes(sqs, queue, *both) == own
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -131,9 +148,12 @@ def test_all_or_none_of_the_attributes_are_set(sqs: Client, queue: str) -> None:
         ("ReceiveMessageWaitTimeSeconds", ["21"]),
         ("KmsDataKeyReusePeriodSeconds", ["59", "86401"]),
         ("SqsManagedSseEnabled", ["yes"]),
-        ("Policy", ["no JSON", "[]"]),
-        ("RedrivePolicy", ["no JSON", "{}", '{"maxReceiveCount": 3}', '{"deadLetterTargetArn": "arn:aws:sqs:x:y:z"}']),
-        ("RedriveAllowPolicy", ["no JSON", '{"redrivePermission": "x"}', '{"redrivePermission": "byQueue"}']),
+        ("Policy", ["no JSON", "[]", DEEP]),
+        (
+            "RedrivePolicy",
+            ["no JSON", DEEP, "{}", '{"maxReceiveCount": 3}', '{"deadLetterTargetArn": "arn:aws:sqs:x:y:z"}'],
+        ),
+        ("RedriveAllowPolicy", ["no JSON", DEEP, '{"redrivePermission": "x"}', '{"redrivePermission": "byQueue"}']),
     ],
 )
 def test_attributes_out_of_range_are_refused(boto: Client, name: str, values: list[str]) -> None:
@@ -295,3 +315,76 @@ def test_permissions_are_statements_of_the_policy(sqs: Client, queue: str) -> No
         sqs.remove_permission(QueueUrl=queue, Label="one")
     sqs.remove_permission(QueueUrl=queue, Label="two")
     assert attributes(sqs, queue, "Policy") == {}
+
+
+# -- how large a policy may be ----------------------------------------------------------------------------------------
+
+SOMEBODY = "arn:aws:iam::111111111111:root"
+QUOTAS: dict[str, tuple[list[dict[str, object]], dict[str, object], str]] = {
+    "statements": ([{}] * 20, {}, "21 statements were found in the submitted policy, max allowed is 20"),
+    "principals": (
+        [{"Principal": {"AWS": [SOMEBODY] * 48, "Service": "sns.amazonaws.com"}}, {"Principal": "*"}],
+        {"NotPrincipal": {"AWS": SOMEBODY}},
+        "51 principals were found in the submitted policy, max allowed is 50",
+    ),
+    "conditions": (
+        [{"Condition": {"ArnLike": {str(key): "a" for key in range(9)}, "Bool": {"b": ["true", "false"]}}}],
+        {"Condition": {"IpAddress": {"aws:SourceIp": "::1"}}},
+        "11 conditions were found in the submitted policy, max allowed is 10",
+    ),
+    "actions": (
+        [{"Action": ["sqs:SendMessage"] * 7}, {"NotAction": "sqs:SendMessage"}],
+        {"Action": ["sqs:SendMessage"] * 8},
+        "8 actions were found in a statement from the submitted policy, max allowed is 7",
+    ),
+    "bytes": ([{"Sid": "a" * 8164}], {}, "Submitted policy is over max allowed size."),
+}
+"""Within a quota, one statement too much, and what is said to it."""
+
+
+@pytest.mark.parametrize("quota", QUOTAS)
+def test_a_policy_keeps_to_the_quotas(sqs: Client, queue: str, quota: str) -> None:
+    statements, more, text = QUOTAS[quota]
+    within, beyond = (json.dumps({"Statement": found}) for found in (statements, [*statements, more]))
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"Policy": within})
+    with refused("OverLimit") as refusal:
+        sqs.set_queue_attributes(QueueUrl=queue, Attributes={"Policy": beyond})
+    assert (refusal.status, refusal.message) == (403, text)
+    assert attributes(sqs, queue, "Policy") == {"Policy": within}
+    new_queue(sqs, Policy=within)
+    # The API documents no OverLimit for this action.
+    with refused("InvalidAttributeValue") as refusal:
+        new_queue(sqs, Policy=beyond)
+    assert refusal.message == text
+
+
+@pytest.mark.parametrize("quota", ["statements", "principals", "bytes"])
+def test_permissions_keep_to_the_same_quotas(sqs: Client, queue: str, quota: str) -> None:
+    within = json.dumps({"Statement": QUOTAS[quota][0]})
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"Policy": within})
+    with refused("OverLimit") as refusal:
+        sqs.add_permission(QueueUrl=queue, Label="l", AWSAccountIds=["111111111111"], Actions=["SendMessage"])
+    assert (refusal.status, refusal.message) == (403, QUOTAS[quota][2])
+    assert attributes(sqs, queue, "Policy") == {"Policy": within}
+
+
+def test_a_permission_is_for_seven_actions_at_most(sqs: Client, queue: str) -> None:
+    def add(count: int) -> None:
+        actions = sorted(add_permission.GRANTABLE)[:count]
+        sqs.add_permission(QueueUrl=queue, Label="l", AWSAccountIds=["111111111111"], Actions=actions)
+
+    with refused("OverLimit") as refusal:
+        add(8)
+    assert refusal.message == "8 Actions were found, maximum allowed is 7."
+    add(7)
+
+
+@pytest.mark.parametrize("quota", QUOTAS)
+def test_quotas_are_lifted_where_limits_are_relaxed(relaxed_server: ServerProcess, quota: str) -> None:
+    statements, more, _ = QUOTAS[quota]
+    sqs, policy = make_client(relaxed_server.url), json.dumps({"Statement": [*statements, more]})
+    queue = new_queue(sqs, Policy=policy)
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"Policy": policy})
+    actions = sorted(add_permission.GRANTABLE)
+    sqs.add_permission(QueueUrl=queue, Label="l", AWSAccountIds=["111111111111"], Actions=actions)
+    assert json.loads(attributes(sqs, queue, "Policy")["Policy"])["Statement"][:-1] == [*statements, more]

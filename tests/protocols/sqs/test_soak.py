@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -35,8 +36,9 @@ class Ledger:
         self._ids: dict[Key, tuple[str, float]] = {}
         """By which id it was confirmed, and when. What was never confirmed may be handed out, then lost in a kill, and
         stored again when its sender repeats it."""
-        self._tried: set[Key] = set()
-        """Its deletion was asked for, and may have happened."""
+        self._tried: Counter[Key] = Counter()
+        """How often its deletion was asked for and not refused, so that it may have happened: more than once where a
+        lease ran out meanwhile."""
         self._deleted_at: dict[Key, float] = {}
         self.wrong: list[str] = []
 
@@ -55,18 +57,19 @@ class Ledger:
                 if self._deleted_at.get(key, asked_at) < asked_at:
                     self.wrong.append(f"{key} came back after it was deleted")
                 before = {(group, earlier) for earlier in range(number)}
-                missing = before - self._tried - set(keys[:place])
+                missing = before - self._tried.keys() - set(keys[:place])
                 if missing:
                     self.wrong.append(f"{key} came before {sorted(missing)}")
 
     def trying(self, key: Key) -> None:
         with self._lock:
-            self._tried.add(key)
+            self._tried[key] += 1
 
     def refused(self, key: Key) -> None:
         with self._lock:
-            if key not in self._deleted_at:
-                self._tried.discard(key)
+            self._tried[key] -= 1
+            if not self._tried[key]:
+                del self._tried[key]
 
     def deleted(self, key: Key) -> None:
         with self._lock:
@@ -75,10 +78,6 @@ class Ledger:
     @property
     def deleted_count(self) -> int:
         return len(self._deleted_at)
-
-    @property
-    def tried_count(self) -> int:
-        return len(self._tried)
 
 
 def insist(step: Callable[[], Any], stop: threading.Event) -> Any:

@@ -67,6 +67,7 @@ def test_the_queue_is_named_by_the_path_too_and_a_parameter_beats_it(server: Ser
         (b'{"QueueUrl": "http://host/not/a/queue", "MessageBody": "x"}', "InvalidAddress"),
         (b'{"QueueUrl": "http://host", "MessageBody": "x"}', "InvalidAddress"),
         (b"[" * 100_000, "SerializationException"),
+        (b'{"unknown": ' + b"[" * 100_000, "SerializationException"),
     ],
     ids=lambda value: value.decode("latin-1")[:30] if isinstance(value, bytes) else value,
 )
@@ -174,6 +175,19 @@ def test_lists_are_numbered_in_any_order(server: ServerProcess, boto: Client) ->
     assert re.findall(r"<Id>(\w+)</Id>", answer.body) == ["i1", "i2", "i10"]
 
 
+def test_a_map_of_one_needs_no_number_and_a_path_may_end_in_a_slash(server: ServerProcess, boto: Client) -> None:
+    url = new_queue(boto)
+    path = url.removeprefix(server.url) + "/"
+    assert form(server, "Action=SetQueueAttributes&Attribute.Name=DelaySeconds&Attribute.Value=5", path).status == 200
+    assert "<Value>5</Value>" in ask(server, "GET", path + "?Action=GetQueueAttributes&AttributeName=All").body
+    found = boto.get_queue_attributes(QueueUrl=url + "/", AttributeNames=["DelaySeconds"])["Attributes"]
+    assert found == {"DelaySeconds": "5"}
+    sent = "MessageAttribute.Name=a&MessageAttribute.Value.DataType=String&MessageAttribute.Value.StringValue=v"
+    assert form(server, f"Action=SendMessage&MessageBody=x&DelaySeconds=0&{sent}", path).status == 200
+    [message] = boto.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
+    assert message["MessageAttributes"] == {"a": {"DataType": "String", "StringValue": "v"}}
+
+
 def test_a_request_that_is_too_long(server: ServerProcess) -> None:
     answer = act(server, "SendMessage", b" " * (17 << 20))
     assert answer.status == 413
@@ -193,6 +207,9 @@ def test_a_request_that_is_too_long(server: ServerProcess) -> None:
         ("POST", "/some/where/else", b"", {b"x-amz-target": b"AmazonSQS.SendMessage"}, True),
         ("GET", "/", b"Action=ListQueues", {}, True),
         ("GET", "/000000000000/q", b"", {}, True),
+        ("GET", "/000000000000/q/", b"Action=ReceiveMessage", {}, True),
+        ("POST", "/000000000000/q/", b"Action=ReceiveMessage", {}, True),
+        ("GET", "/000000000000/q/r", b"Action=ReceiveMessage", {}, False),
         ("GET", "/", b"", {}, False),
         ("GET", "/", b"x=Action", {}, False),
         ("GET", "/somewhere/q", b"Action=ReceiveMessage", {}, False),

@@ -1,7 +1,6 @@
 """Exchanges: from a message's routing key and headers to the queues it goes to."""
 
-from smista.core.exchanges.arguments import Arguments, freeze, thaw
-from smista.core.exchanges.errors import (
+from smista.core.errors import (
     BindingTargetNotFound,
     ExchangeCycle,
     ExchangeDiffers,
@@ -12,6 +11,7 @@ from smista.core.exchanges.errors import (
     InvalidBinding,
     InvalidExchange,
 )
+from smista.core.exchanges.arguments import Arguments, freeze, thaw
 from smista.core.exchanges.exchange import (
     Binding,
     Destination,

@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from smista.core.errors import InvalidBinding
 from smista.core.exchanges.arguments import Arguments, Unfreezable, freeze
 from smista.core.exchanges.direct import DirectMatcher
-from smista.core.exchanges.errors import InvalidBinding
 from smista.core.exchanges.fanout import FanoutMatcher
 from smista.core.exchanges.headers import HeadersMatcher
 from smista.core.exchanges.matcher import Matcher

@@ -23,8 +23,7 @@ from typing import Final
 
 import msgspec
 
-from smista.core.exchanges.arguments import thaw
-from smista.core.exchanges.errors import (
+from smista.core.errors import (
     BindingTargetNotFound,
     ExchangeCycle,
     ExchangeDiffers,
@@ -35,6 +34,7 @@ from smista.core.exchanges.errors import (
     InvalidBinding,
     InvalidExchange,
 )
+from smista.core.exchanges.arguments import thaw
 from smista.core.exchanges.exchange import (
     Binding,
     Destination,

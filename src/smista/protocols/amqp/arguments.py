@@ -38,6 +38,7 @@ _CLASSIC = (
     "x-single-active-consumer",
     "x-queue-type",
     "x-queue-master-locator",
+    "x-fair",
 )
 _QUORUM = (
     "x-dead-letter-exchange",
@@ -55,10 +56,12 @@ _QUORUM = (
     "x-delivery-limit",
     "x-message-ttl",
     "x-queue-leader-locator",
+    "x-fair",
 )
 _STREAM = ("x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size")
 _OF_TYPE = {"classic": _CLASSIC, "quorum": _QUORUM}
-"""What each type of queue knows, in the order in which RabbitMQ compares it. What no type knows is not looked at."""
+"""What each type of queue knows, in the order in which RabbitMQ compares it, and `x-fair`, which is ours. What no type
+knows is not looked at."""
 _KNOWN = {*_CLASSIC, *_QUORUM, *_STREAM}
 _INTEGERS = {"byte", "unsignedbyte", "short", "unsignedshort", "signedint", "unsignedint", "long"}
 _FLOATS = {"float", "double"}
@@ -123,6 +126,7 @@ def read(
         message_ttl_ms=arguments.get("x-message-ttl"),
         retention_ms=None,
         durable=durable,
+        fair=arguments.get("x-fair", False),
         prefetch=1000,
         max_prefetch=PREFETCH_MAX,
         max_priority=arguments.get("x-max-priority", 0),
@@ -179,8 +183,9 @@ def _check_values(said: Said, where: str) -> None:
     _check_number("x-queue-version", said, where, least=-LENGTH_MAX)
     if said.get("x-queue-version", ("", 1))[1] not in (1, 2):
         raise _invalid("x-queue-version", where, f"\"unsupported queue version '{said['x-queue-version'][1]}'\"")
-    if said.get("x-single-active-consumer", ("bool",))[0] != "bool":
-        raise _unacceptable("x-single-active-consumer", said, where)
+    for name in ("x-single-active-consumer", "x-fair"):
+        if said.get(name, ("bool",))[0] != "bool":
+            raise _unacceptable(name, said, where)
     _check_number("x-quorum-initial-group-size", said, where, least=1)
     _check_number("x-delivery-limit", said, where, least=-LENGTH_MAX)
 

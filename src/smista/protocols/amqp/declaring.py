@@ -7,9 +7,15 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from smista.core.errors import NamespaceNotFound, QueueNotFound
+from smista.core.errors import (
+    ExchangeCycle,
+    ExchangeInUse,
+    InvalidBinding,
+    InvalidExchange,
+    NamespaceNotFound,
+    QueueNotFound,
+)
 from smista.core.exchanges import PREDECLARED, BindingTargetNotFound, ExchangeNotFound
-from smista.core.exchanges.errors import ExchangeCycle, ExchangeInUse, InvalidBinding, InvalidExchange
 from smista.core.exchanges.headers import X_MATCH_VALUES
 from smista.engine import Binding, ExchangeKind, ExchangeSettings, QueueSettings
 from smista.errors import BrokerError

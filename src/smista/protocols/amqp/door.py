@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from smista.engine import Broker
-from smista.engine.errors import LowMemory
-from smista.errors import BrokerError
+from smista.errors import BrokerError, LowMemory
 from smista.protocols.amqp import arguments, frames, routing
 
 if TYPE_CHECKING:

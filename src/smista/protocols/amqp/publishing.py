@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from smista.core.errors import NamespaceNotFound, QueueFull, QueueNotFound
 from smista.core.exchanges import ExchangeInternal, ExchangeNotFound
+from smista.core.publishing import ID_LENGTH_MAX
 from smista.engine import Broker, Envelope, Publication
-from smista.engine.errors import ResourceLow
-from smista.errors import BrokerError
+from smista.errors import BrokerError, ResourceLow
 from smista.protocols.amqp import content, frames, methods, routing
 from smista.protocols.amqp.arguments import EXPIRY_MAX_MS
 from smista.protocols.amqp.content import BasicProperties
@@ -130,16 +130,21 @@ def _prepare(target: Target, raw: bytes, channel: Channel) -> Prepared:
         said.headers = headers = {name: value for name, value in headers.items() if name != "BCC"}
         is_changed = True
     kept = content.write_properties(said) if is_changed else raw
-    deduplication_id = headers.get("x-deduplication-header")
     envelope = Envelope(
         content.TAG + kept,
         target.exchange,
         target.routing_key,
-        None,
-        str(deduplication_id)[:1024] if deduplication_id not in (None, "") else None,
+        _id(headers, "x-group"),
+        _id(headers, "x-deduplication-header"),
         _expiration(said.expiration),
     )
     return Prepared(envelope, said.priority, _delay(headers), headers or None, extra_keys)
+
+
+def _id(headers: Mapping[str, Any], name: str) -> str | None:
+    """A header that names something, as text; one that is empty names nothing."""
+    value = headers.get(name)
+    return None if value in (None, "") else str(value)[:ID_LENGTH_MAX]
 
 
 def _keys(said: BasicProperties, name: str) -> tuple[str, ...]:

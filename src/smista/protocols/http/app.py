@@ -13,8 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from smista.engine import Broker
-from smista.engine.errors import BrokerClosed
-from smista.errors import BrokerError
+from smista.errors import BrokerClosed, BrokerError
 from smista.protocols.bulk.reader import LogReader
 from smista.protocols.http import claim_rows, log_paths, metrics, octets, openapi, page, rest, routes, staged_put
 from smista.protocols.http.asgi import (

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar
 
-from smista.engine.errors import BrokerClosed
+from smista.errors import BrokerClosed
 from smista.protocols.http.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Format
 

@@ -29,8 +29,8 @@ from prometheus_client.registry import Collector
 
 from smista import __version__
 from smista.engine import Broker
-from smista.engine.errors import LowDisk, LowMemory
 from smista.engine.measures import WAIT_MS, BrokerMeasures, Distribution, QueueMeasures
+from smista.errors import LowDisk, LowMemory
 from smista.protocols.bulk.reader import BulkMeasures
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4

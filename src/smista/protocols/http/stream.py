@@ -27,8 +27,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from smista.engine import Broker
-from smista.engine.errors import BrokerClosed
-from smista.errors import BrokerError
+from smista.errors import BrokerClosed, BrokerError
 from smista.protocols.http.asgi import Event, Receive, Send
 from smista.protocols.http.commands import DECODERS, Door
 from smista.protocols.http.commands.claims import MakeClaim

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.protocols.http.commands.base import Milliseconds, Name
-from smista.protocols.http.commands.receiving import Failed
+from smista.protocols.http.commands.receiving import Action, Result
 from smista.protocols.http.errors import ErrorBody, InvalidRequest, error_body
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
 from smista.protocols.http.messages import MessageView
@@ -114,8 +114,10 @@ class Subscribed(msgspec.Struct):
 
 class SettledTags(msgspec.Struct):
     success: bool
-    results: list[Failed | None] | UnsetType = UNSET
-    """Where some had no effect: per tag null, or why."""
+    action: Action | UnsetType = UNSET
+    """Of a nack, where it is the same for all."""
+    results: list[Result | None] | UnsetType = UNSET
+    """Where not all came to the same: per tag why it had no effect, or null; of a nack the action instead of null."""
 
 
 class Pushed(msgspec.Struct):

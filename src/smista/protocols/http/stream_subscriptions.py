@@ -15,11 +15,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import UNSET
+
 from smista.core.errors import ConsumerNotFound, InvalidReceipt, StaleReceipt
 from smista.engine import FOREVER_MS, Broker, Delivery, Receipt, Subscription
 from smista.errors import BrokerError
 from smista.protocols.http.commands.base import Success
-from smista.protocols.http.commands.receiving import Failed
+from smista.protocols.http.commands.receiving import common_action, show_outcome
 from smista.protocols.http.errors import InvalidRequest, TooManyRequests, error_body
 from smista.protocols.http.formats import Format
 from smista.protocols.http.messages import MessageView, show_delivery
@@ -314,8 +316,10 @@ def _unknown_tag(tag: int) -> InvalidReceipt:
 
 
 def _settled(results: list[Any]) -> SettledTags:
-    if results.count(None) == len(results) or not any(isinstance(result, BrokerError) for result in results):
+    if results.count(None) == len(results):
         return SettledTags(True)
-    return SettledTags(
-        False, [Failed(error_body(result)) if isinstance(result, BrokerError) else None for result in results]
-    )
+    action = common_action(results)
+    if action is not UNSET:
+        return SettledTags(True, action)
+    has_failed = any(isinstance(result, BrokerError) for result in results)
+    return SettledTags(not has_failed, results=[show_outcome(result) for result in results])

@@ -36,7 +36,7 @@ def is_account(text: str) -> bool:
 def read_url(url: str) -> Address:
     """What a QueueUrl names: a URL, a path, or only the queue's name."""
     _, separator, rest = url.partition("://")
-    path = rest.partition("/")[2] if separator else url.removeprefix("/")
+    path = rest.partition("/")[2].removesuffix("/") if separator else url.removeprefix("/")
     if path and not separator and "/" not in path:
         return Address(None, path)
     account, separator, name = path.partition("/")
@@ -47,7 +47,7 @@ def read_url(url: str) -> Address:
 
 def read_path(path: str) -> Address | None:
     """What the path of a request names, if it is a queue's."""
-    parts = path.split("/")
+    parts = path.removesuffix("/").split("/")
     if len(parts) == 3 and not parts[0] and is_account(parts[1]) and parts[2]:
         return Address(parts[1], parts[2])
     return None

@@ -19,9 +19,12 @@ from smista.core.settings import Backoff, DeadLetterMode, DeduplicationScope, Qu
 from smista.protocols.sqs.errors import (
     INVALID_ATTRIBUTE_NAME,
     INVALID_ATTRIBUTE_VALUE,
+    OVER_LIMIT,
+    Kind,
     SqsError,
 )
 from smista.protocols.sqs.limits import MIB, Limits
+from smista.protocols.sqs.policy import excess
 
 PREFIX = "sqs."
 TAG_PREFIX = "sqs.tag:"
@@ -35,6 +38,7 @@ DEFAULT = QueueSettings(
     max_retries=None,
     retry_backoff=Backoff.NONE,
     retention_ms=RETENTION_S * 1000,
+    fair=True,
 )
 """A queue that is created without any attributes."""
 
@@ -46,18 +50,29 @@ COUNTS = {
 READ_ONLY = frozenset((*COUNTS, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn"))
 FIFO_ONLY = frozenset(("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"))
 _DIGITS = re.compile(r"[0-9]{1,15}")
+_UNREADABLE = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
+"""What comes of text that is no JSON, or JSON too deep."""
 
 
 class Draft:
     """A queue's settings while attributes are being put into them."""
 
-    def __init__(self, settings: QueueSettings, limits: Limits, find_dead_letter_queue: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        settings: QueueSettings,
+        limits: Limits,
+        find_dead_letter_queue: Callable[[str], str],
+        *,
+        over_limit: Kind = OVER_LIMIT,
+    ) -> None:
         self.fields: dict[str, object] = {}
         self.settings = settings
         self.limits = limits
         self.annotations = dict(settings.annotations)
         self.find_dead_letter_queue = find_dead_letter_queue
         """From the text of a RedrivePolicy's ARN to the name of a queue; raises where it may not be used."""
+        self.over_limit = over_limit
+        """What a policy that is larger than AWS's quotas is refused with."""
 
     def keep(self, name: str, value: str) -> None:
         if value:
@@ -89,6 +104,14 @@ def take(draft: Draft, given: Mapping[str, str], *, is_fifo: bool) -> None:
     limit = draft.annotations.get(PREFIX + "FifoThroughputLimit")
     if limit == "perMessageGroupId" and draft_scope is not DeduplicationScope.GROUP:
         raise unfit("FifoThroughputLimit", " Reason: perMessageGroupId needs DeduplicationScope messageGroup.")
+    if PREFIX + "KmsMasterKeyId" in draft.annotations:
+        if given.get("SqsManagedSseEnabled") == "true":
+            raise SqsError(
+                INVALID_ATTRIBUTE_NAME,
+                "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or "
+                "SQS SSE.",
+            )
+        draft.keep("SqsManagedSseEnabled", "false")
 
 
 def _seconds(field: str, least: int, most: Callable[[Limits], int]) -> Callable[[Draft, str, str], None]:
@@ -127,9 +150,10 @@ def _take_reuse_period(draft: Draft, name: str, value: str) -> None:
     draft.keep(name, value)
 
 
-def _take_json(draft: Draft, name: str, value: str) -> None:
-    if value:
-        _json_object(name, value)
+def _take_policy(draft: Draft, name: str, value: str) -> None:
+    reason = excess(_json_object(name, value), value, draft.limits) if value else None
+    if reason is not None:
+        raise SqsError(draft.over_limit, reason)
     draft.keep(name, value)
 
 
@@ -152,7 +176,7 @@ def _take_fifo(draft: Draft, name: str, value: str) -> None:
     if not _flag(name, value):
         raise unknown(name)
     if not draft.settings.ordered:
-        draft.fields["ordered"] = True
+        draft.fields["ordered"], draft.fields["fair"] = True, False
 
 
 def _take_content_based(draft: Draft, name: str, value: str) -> None:
@@ -178,7 +202,7 @@ def _take_throughput(draft: Draft, name: str, value: str) -> None:
 def _json_object(name: str, value: str) -> dict[str, object]:
     try:
         return msgspec.json.decode(value, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except _UNREADABLE:
         raise unfit(name) from None
 
 
@@ -186,7 +210,9 @@ def _json_object(name: str, value: str) -> dict[str, object]:
 
 
 def policy_error(value: str, reason: str) -> SqsError:
-    return SqsError(INVALID_ATTRIBUTE_VALUE, f"Value {value} for parameter RedrivePolicy is invalid. Reason: {reason}")
+    return SqsError(
+        INVALID_ATTRIBUTE_VALUE, f"Value {value[:1000]} for parameter RedrivePolicy is invalid. Reason: {reason}"
+    )
 
 
 def _take_redrive_policy(draft: Draft, name: str, value: str) -> None:
@@ -195,7 +221,7 @@ def _take_redrive_policy(draft: Draft, name: str, value: str) -> None:
         return
     try:
         policy = msgspec.json.decode(value, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except _UNREADABLE:
         raise policy_error(value, "Redrive policy is not a valid JSON map.") from None
     target, count = policy.get("deadLetterTargetArn"), policy.get("maxReceiveCount")
     for parameter, part in (("maxReceiveCount", count), ("deadLetterTargetArn", target)):
@@ -234,7 +260,7 @@ def read_allow_policy(value: str) -> AllowPolicy:
     name = "RedriveAllowPolicy"
     try:
         policy = msgspec.json.decode(value, type=AllowPolicy)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except _UNREADABLE:
         raise unfit(name) from None
     if policy.redrive_permission not in ("allowAll", "denyAll", "byQueue"):
         raise unfit(name)
@@ -260,7 +286,7 @@ _TAKE: dict[str, Callable[[Draft, str, str], None]] = {
     "MessageRetentionPeriod": _seconds("retention_ms", 60, lambda limits: limits.retention_s),
     "MaximumMessageSize": _take_size,
     "ReceiveMessageWaitTimeSeconds": _take_wait,
-    "Policy": _take_json,
+    "Policy": _take_policy,
     "RedrivePolicy": _take_redrive_policy,
     "RedriveAllowPolicy": _take_allow_policy,
     "KmsMasterKeyId": _take_text,

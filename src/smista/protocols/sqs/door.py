@@ -25,6 +25,7 @@ from smista.protocols.sqs.errors import (
     MALFORMED_INPUT,
     REQUEST_TOO_LARGE,
     SERVICE_UNAVAILABLE,
+    UNSUPPORTED_OPERATION,
     SqsError,
     from_broker,
 )
@@ -74,13 +75,13 @@ class SqsDoor:
             if path.startswith(_NOT_OURS):
                 return False
             account, _, name = path[1:].partition("/")
-            if method == "GET" and name and "/" not in name:
+            if method == "GET" and name and "/" not in name.removesuffix("/"):
                 return is_account(account)
         if method == "GET":
             return path == "/" and _has_action(scope["query_string"])
         if method != "POST":
             return False
-        is_place = path == "/" or path.count("/") == 2
+        is_place = path == "/" or path.removesuffix("/").count("/") == 2
         for key, value in scope["headers"]:
             if key == b"x-amz-target":
                 return is_place or value.startswith(json_protocol.TARGET_PREFIX)
@@ -147,6 +148,9 @@ class SqsDoor:
             action = json_protocol.read(request.target, body)
         else:
             action = query_protocol.read(given, is_at_queue=path is not None)
+        name = type(action).__name__
+        if name in settings.actions_off:
+            raise SqsError(UNSUPPORTED_OPERATION, f"This broker does not offer {name}: sqs_actions_off names it.")
         host = request.host.decode("latin-1") or "localhost"
         call = Call(
             broker=broker,
@@ -163,7 +167,7 @@ class SqsDoor:
         if request.target:
             await _respond(send, 200, request_id, json_protocol.CONTENT_TYPE, _json_body(answer))
         else:
-            data = query_protocol.write(type(action).__name__, answer, request_id)
+            data = query_protocol.write(name, answer, request_id)
             await _respond(send, 200, request_id, query_protocol.CONTENT_TYPE, data)
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:

@@ -34,6 +34,7 @@ MESSAGE_NOT_INFLIGHT = Kind("MessageNotInflight", _PREFIX + "MessageNotInflight"
 UNSUPPORTED_OPERATION = Kind("UnsupportedOperation", _PREFIX + "UnsupportedOperation")
 OVER_LIMIT = Kind("OverLimit", "OverLimit", 403)
 RECEIPT_HANDLE_IS_INVALID = Kind("ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid")
+INVALID_ID_FORMAT = Kind("InvalidIdFormat", "InvalidIdFormat")
 INVALID_MESSAGE_CONTENTS = Kind("InvalidMessageContents", "InvalidMessageContents")
 INVALID_ATTRIBUTE_NAME = Kind("InvalidAttributeName", "InvalidAttributeName")
 INVALID_ATTRIBUTE_VALUE = Kind("InvalidAttributeValue", "InvalidAttributeValue")

@@ -26,7 +26,7 @@ def read(target: bytes, body: bytes) -> Action:
         raise SqsError(UNKNOWN_OPERATION, f"The operation {target.decode('latin-1')[:100]} is not known.")
     try:
         return decode(body or b"{}")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SqsError(SERIALIZATION, f"The request cannot be read: {error}") from None
 
 

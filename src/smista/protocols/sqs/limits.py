@@ -20,6 +20,8 @@ class SqsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Lift AWS's limits on sizes, counts, times and characters."""
     requests_per_second: int | None = None
     """How many requests an account may make, on average; None for as many as it likes."""
+    actions_off: frozenset[str] = frozenset()
+    """Actions that are answered with UnsupportedOperation, by their names."""
     request_bytes_max: int = 16 * MIB
 
 
@@ -39,6 +41,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tags: int = 50
     receive_count: int = 1000
     name_length: int = 80
+    policy_bytes: int = 8192
+    policy_statements: int = 20
+    policy_principals: int = 50
+    policy_conditions: int = 10
+    statement_actions: int = 7
     any_character: bool = False
     """In bodies what XML cannot hold; in names and ids whatever can be printed."""
 
@@ -58,5 +65,10 @@ RELAXED = Limits(
     tags=1000,
     receive_count=1 << 31,
     name_length=255,
+    policy_bytes=1 << 31,
+    policy_statements=1 << 31,
+    policy_principals=1 << 31,
+    policy_conditions=1 << 31,
+    statement_actions=1 << 31,
     any_character=True,
 )

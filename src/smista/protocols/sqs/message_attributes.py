@@ -100,6 +100,8 @@ def as_properties(data: bytes) -> Properties:
     """For the other doors."""
     kept = _decode(memoryview(data)[1:])
     headers: dict[str, str | bytes] = {name: value for name, (_, value) in kept.attributes.items()}
+    if not all(isinstance(value, str | bytes) for value in headers.values()):
+        raise ValueError("an attribute is neither text nor bytes")
     if kept.trace_header is not None:
         headers[TRACE_HEADER] = kept.trace_header
     return Properties(headers=headers)

@@ -145,7 +145,9 @@ def _members(name: str, node: object) -> list[object]:
 
 def _map(name: str, node: object, flat: _Flat) -> dict[str, object]:
     made: dict[str, object] = {}
-    for member in _members(name, node):
+    # `Attribute.Name=x&Attribute.Value=y` stands for a map of one, as with old clients.
+    members = [node] if isinstance(node, dict) and flat.key in node else _members(name, node)
+    for member in members:
         if not isinstance(member, dict) or not isinstance(member.get(flat.key), str):
             raise invalid(f"The parameter {name} needs a {flat.key} for each of its members.")
         value = member.get(flat.value)

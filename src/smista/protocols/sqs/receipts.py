@@ -1,5 +1,6 @@
-"""Receipt handles: the broker's receipts as text, and SQS's rules for those that name nothing in flight any more.
+"""Receipt handles: the broker's receipts as text after a version, and SQS's rules for what is not in flight any more.
 
+it has the shape of one, of another version     refused: by deleting as InvalidIdFormat, else as any other text
 it was given out by another queue               refused: it is no handle here
 its message was deleted or moved on             fine: deleting it again changes nothing
 its lease ran out, standard queue               still deletes
@@ -9,29 +10,42 @@ its message has been handed out again since     standard: answered like a succes
 
 from __future__ import annotations
 
+import re
+
 from smista.core.errors import InvalidReceipt
 from smista.core.message import Receipt
-from smista.engine import Broker
+from smista.engine.delivery import Delivery
 from smista.protocols.sqs.call import Call, Target
-from smista.protocols.sqs.errors import RECEIPT_HANDLE_IS_INVALID, SqsError, missing
+from smista.protocols.sqs.errors import RECEIPT_HANDLE_IS_INVALID, Kind, SqsError, missing
+
+VERSION = "1"
+_SHAPE = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{40}")
+"""A version, and a receipt."""
 
 
-def read(call: Call, target: Target, handle: str | None) -> Receipt:
+def write(delivery: Delivery) -> str:
+    return VERSION + delivery.receipt_text
+
+
+def read(call: Call, target: Target, handle: str | None, *, other_version: Kind = RECEIPT_HANDLE_IS_INVALID) -> Receipt:
+    """The receipt in a handle, or raise why there is none; `other_version` is what one of those is refused with."""
     if not handle:
         raise missing("ReceiptHandle")
+    if handle[0] != VERSION:
+        if _SHAPE.fullmatch(handle):
+            raise SqsError(other_version, "The specified receipt handle isn't valid for the current version.")
+        raise _no_handle(handle)
     try:
-        receipt = call.broker.receipt(handle)
+        receipt = call.broker.receipt(handle[1:])
     except InvalidReceipt:
-        raise SqsError(
-            RECEIPT_HANDLE_IS_INVALID, f'The input receipt handle "{handle[:200]}" is not a valid receipt handle.'
-        ) from None
+        raise _no_handle(handle) from None
     if not call.broker.is_receipt_of(receipt, target.name, namespace=target.namespace):
         raise SqsError(RECEIPT_HANDLE_IS_INVALID, "The input receipt handle was given out by another queue.")
     call.memory.attempts.touched(receipt)
     return receipt
 
 
-async def is_there(broker: Broker, target: Target, receipt: Receipt) -> bool:
-    """Whether the message a receipt names is still in the queue, in whatever state."""
-    page = await broker.browse(target.name, after=receipt.sequence - 1, limit=1, namespace=target.namespace)
-    return any(message.sequence == receipt.sequence for message in page.messages)
+def _no_handle(text: str) -> SqsError:
+    return SqsError(
+        RECEIPT_HANDLE_IS_INVALID, f'The input receipt handle "{text[:200]}" is not a valid receipt handle.'
+    )

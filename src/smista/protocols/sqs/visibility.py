@@ -1,6 +1,7 @@
 """Changing visibility by receipt handle, for ChangeMessageVisibility and each entry of a batch.
 
-0 frees the message at once. That is a failed delivery to us: it counts towards maxReceiveCount, as the receive did.
+However often that is done, a message is held for 12 hours at most, counted from its receive. 0 frees it at once: a
+failed delivery to us, which counts towards maxReceiveCount, as the receive did.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from smista.protocols.sqs.errors import (
     invalid_value,
     missing,
 )
-from smista.protocols.sqs.receipts import is_there
 
 
 def check_timeout(call: Call, timeout_s: int | None) -> int:
@@ -37,13 +37,19 @@ async def change(call: Call, target: Target, handle: str, receipt: Receipt, time
     if timeout_s == 0:
         [result] = await call.broker.nack([receipt], delay_ms=0)
         refusal = result if isinstance(result, BrokerError) else None
+    elif _held_s(call, receipt) + timeout_s > call.limits.visibility_s:
+        return invalid_value(
+            timeout_s,
+            "VisibilityTimeout",
+            f"Total VisibilityTimeout for the message is beyond the limit [{call.limits.visibility_s} seconds].",
+        )
     else:
         [refusal] = await call.broker.extend([receipt], timeout_s * 1000)
     if refusal is None:
         return None
     if not isinstance(refusal, StaleReceipt):
         return from_broker(refusal)
-    if not await is_there(call.broker, target, receipt):
+    if not call.broker.is_there(receipt):
         return invalid_value(
             handle,
             "ReceiptHandle",
@@ -52,3 +58,9 @@ async def change(call: Call, target: Target, handle: str, receipt: Receipt, time
     if isinstance(refusal, LeaseExpired) and target.settings.ordered:
         return invalid_value(handle, "ReceiptHandle", "The receipt handle has expired.")
     return SqsError(MESSAGE_NOT_INFLIGHT, "The specified message is not in flight: its visibility timeout is over.")
+
+
+def _held_s(call: Call, receipt: Receipt) -> int:
+    """How long ago a message was received, in whole seconds; 0 where nobody holds it under this receipt."""
+    delivered_at_ms = call.broker.delivered_at_ms(receipt)
+    return 0 if delivered_at_ms is None else (call.broker.now_ms() - delivered_at_ms) // 1000

@@ -93,15 +93,38 @@ class Receive(Command):
         return Messages([show_received(delivery, self.queue, door, raw=self.raw) for delivery in deliveries])
 
 
-class Failed(msgspec.Struct):
-    error: ErrorBody
+Action = Literal["requeued", "dead_lettered"]
+"""What a nack leads to."""
+
+
+class Result(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What came of one delivery of several."""
+
+    action: Action | UnsetType = UNSET
+    error: ErrorBody | UnsetType = UNSET
 
 
 class Settled(msgspec.Struct, omit_defaults=True, kw_only=True):
     success: bool
-    action: Literal["requeued", "dead_lettered"] | UnsetType = UNSET
-    results: list[Failed | None] | UnsetType = UNSET
-    """Per receipt null, or why it had no effect."""
+    action: Action | UnsetType = UNSET
+    """Of a nack, where it is the same for all."""
+    results: list[Result | None] | UnsetType = UNSET
+    """Per receipt why it had no effect, or null; of a nack the action instead of null."""
+
+
+def common_action(outcomes: Sequence[object]) -> Action | UnsetType:
+    """What nacks have led to, where all led to the same."""
+    if outcomes and outcomes.count(True) == len(outcomes):
+        return "requeued"
+    if outcomes and outcomes.count(False) == len(outcomes):
+        return "dead_lettered"
+    return UNSET
+
+
+def show_outcome(outcome: object) -> Result | None:
+    if isinstance(outcome, BrokerError):
+        return Result(error=error_body(outcome))
+    return None if outcome is None else Result(action=common_action([outcome]))
 
 
 class Settle(Command):
@@ -138,9 +161,10 @@ class Settle(Command):
         if self.receipts is None:
             if errors:
                 raise errors[0]
-            return Settled(success=True)
-        shown = [Failed(error_body(one)) if isinstance(one, BrokerError) else None for one in results]
-        return Settled(success=not errors, results=shown)
+            return Settled(success=True, action=common_action(results))
+        return Settled(
+            success=not errors, action=common_action(results), results=[show_outcome(one) for one in results]
+        )
 
 
 def readable(named: list[Receipt | BrokerError]) -> list[Receipt]:
@@ -175,10 +199,7 @@ class Nack(Settle):
         outcomes = await door.broker.nack(
             readable(named), requeue=self.requeue, delay_ms=self.delay_ms, error=self.error
         )
-        answer = self.settled(named, outcomes)
-        if self.receipts is None:
-            answer.action = "requeued" if outcomes[0] is True else "dead_lettered"
-        return answer
+        return self.settled(named, outcomes)
 
 
 @command

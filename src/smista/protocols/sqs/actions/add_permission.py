@@ -11,11 +11,8 @@ from smista.protocols.sqs.actions.base import NOTHING, Answer, QueueParameters
 from smista.protocols.sqs.addresses import is_account
 from smista.protocols.sqs.call import Call, Target
 from smista.protocols.sqs.errors import OVER_LIMIT, SqsError, invalid, invalid_value, missing
+from smista.protocols.sqs.policy import Policy, excess, statements_of
 
-Policy = dict[str, object]
-
-ACTION_COUNT_MAX = 7
-STATEMENT_COUNT_MAX = 20
 GRANTABLE = frozenset(
     (
         "*",
@@ -40,13 +37,11 @@ class AddPermission(QueueParameters, rename="pascal", kw_only=True):
     async def run(self, call: Call) -> Answer:
         target = call.target(self.queue_url)
         label, accounts, actions = check_label(self.label), self.accounts or [], self.actions or []
-        self._check(accounts, actions)
+        self._check(accounts, actions, action_count_max=call.limits.statement_actions)
         policy = read_policy(call, target)
         statements = statements_of(policy)
         if any(statement.get("Sid") == label for statement in statements):
             raise invalid_value(label, "Label", "Already exists.")
-        if len(statements) >= STATEMENT_COUNT_MAX:
-            raise SqsError(OVER_LIMIT, f"{STATEMENT_COUNT_MAX} statements have been added already.")
         principals = [f"arn:aws:iam::{account}:root" for account in accounts]
         granted = [f"SQS:{action}" for action in actions]
         statements.append(
@@ -58,19 +53,20 @@ class AddPermission(QueueParameters, rename="pascal", kw_only=True):
                 "Resource": call.arn(target.name, target.account),
             }
         )
-        await write_policy(call, target, {**policy, "Statement": statements})
+        policy["Statement"] = statements
+        reason = excess(policy, written(policy), call.limits)
+        if reason is not None:
+            raise SqsError(OVER_LIMIT, reason)
+        await write_policy(call, target, policy)
         return NOTHING
 
-    def _check(self, accounts: list[str], actions: list[str]) -> None:
+    def _check(self, accounts: list[str], actions: list[str], *, action_count_max: int) -> None:
         if not accounts:
             raise missing("AWSAccountIds")
         if not actions:
             raise missing("Actions")
-        if len(actions) > ACTION_COUNT_MAX:
-            raise SqsError(
-                OVER_LIMIT,
-                f"{len(actions)} Actions were found, maximum allowed is {ACTION_COUNT_MAX}.",
-            )
+        if len(actions) > action_count_max:
+            raise SqsError(OVER_LIMIT, f"{len(actions)} Actions were found, maximum allowed is {action_count_max}.")
         for account in accounts:
             if not is_account(account):
                 raise invalid_value(f"[{account[:100]}]", "PrincipalId", "Unable to verify.")
@@ -98,15 +94,12 @@ def read_policy(call: Call, target: Target) -> Policy:
     return {"Version": "2008-10-17", "Id": f"{call.arn(target.name, target.account)}/SQSDefaultPolicy", "Statement": []}
 
 
-def statements_of(policy: Policy) -> list[dict[str, object]]:
-    found = policy.get("Statement")
-    if isinstance(found, dict):
-        return [found]
-    return [statement for statement in found if isinstance(statement, dict)] if isinstance(found, list) else []
+def written(policy: Policy) -> str:
+    return msgspec.json.encode(policy).decode()
 
 
 async def write_policy(call: Call, target: Target, policy: Policy) -> None:
     draft = attributes.Draft(target.settings, call.limits, lambda text: text)
-    draft.keep("Policy", msgspec.json.encode(policy).decode() if policy["Statement"] else "")
+    draft.keep("Policy", written(policy) if policy["Statement"] else "")
     settings = attributes.stamp(draft.result(), call.broker.now_ms())
     await call.broker.alter_queue(target.name, settings, namespace=target.namespace)

@@ -13,6 +13,7 @@ from smista.protocols.sqs.addresses import FIFO_SUFFIX, bad_name, check_name
 from smista.protocols.sqs.call import Call, Target
 from smista.protocols.sqs.dead_letter_policy import finder
 from smista.protocols.sqs.errors import (
+    INVALID_ATTRIBUTE_VALUE,
     QUEUE_DELETED_RECENTLY,
     QUEUE_NAME_EXISTS,
     SqsError,
@@ -49,7 +50,10 @@ class CreateQueue(Parameters, rename="pascal", kw_only=True):
             )
         tags = check_tags(self.tags or self.tags_of_query or {}, call.limits)
         namespace = call.namespace(call.account)
-        draft = attributes.Draft(attributes.DEFAULT, call.limits, finder(call, name))
+        # This action documents no OverLimit.
+        draft = attributes.Draft(
+            attributes.DEFAULT, call.limits, finder(call, name), over_limit=INVALID_ATTRIBUTE_VALUE
+        )
         attributes.take(draft, given, is_fifo=is_fifo)
         settings = attributes.with_tags(draft.result(), tags)
         try:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from smista.protocols.sqs.actions.base import NOTHING, Answer, QueueParameters
 from smista.protocols.sqs.call import Call
-from smista.protocols.sqs.deleting import delete
-from smista.protocols.sqs.receipts import read
+from smista.protocols.sqs.deleting import delete, read
 
 
 class DeleteMessage(QueueParameters, rename="pascal", kw_only=True):

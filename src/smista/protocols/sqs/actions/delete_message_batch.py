@@ -7,9 +7,8 @@ import msgspec
 from smista.core.message import Receipt
 from smista.protocols.sqs.actions.base import Answer, Failed, QueueParameters, check_entries, failed
 from smista.protocols.sqs.call import Call
-from smista.protocols.sqs.deleting import delete
+from smista.protocols.sqs.deleting import delete, read
 from smista.protocols.sqs.errors import SqsError
-from smista.protocols.sqs.receipts import read
 
 
 class DeleteEntry(msgspec.Struct, rename="pascal", kw_only=True):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 
 import msgspec
 
+from smista.core.calendar import TICK_MS
 from smista.core.message import FOREVER_MS
 from smista.engine.delivery import Delivery
-from smista.engine.errors import BrokerClosed
-from smista.errors import BrokerError
-from smista.protocols.sqs import attributes, message_attributes
+from smista.errors import BrokerClosed, BrokerError
+from smista.protocols.sqs import attributes, message_attributes, receipts
 from smista.protocols.sqs.actions.base import Answer, QueueParameters, check_range
 from smista.protocols.sqs.call import Call, Target
 from smista.protocols.sqs.errors import INVALID_ATTRIBUTE_NAME, OVER_LIMIT, SqsError, invalid_value
@@ -72,6 +73,9 @@ class ReceiveMessage(QueueParameters, rename="pascal", kw_only=True):
             deliveries = await self._receive(call, target, limit, lease_ms, wait_ms)
             if attempt is not None and deliveries:
                 call.memory.attempts.keep(attempt, deliveries, call.broker.now_ms())
+            if deliveries and lease_ms == 0:
+                # Until the broker has seen that the lease is over, so that whoever looks again finds the message again.
+                await asyncio.sleep(2 * TICK_MS / 1000)
         if not deliveries:
             return EMPTY
         names = self.message_attribute_names
@@ -195,7 +199,7 @@ def _received(
         data = base64.b64encode(data)
         body = data.decode()
         shown = {**shown, ENCODING_HEADER: ("String", "base64")}
-    received = Received(delivery.id, delivery.receipt_text, message_attributes.md5(data), body)
+    received = Received(delivery.id, receipts.write(delivery), message_attributes.md5(data), body)
     if system_names:
         received.attributes = _system_attributes(call, target, delivery, kept.trace_header, system_names)
     if names:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from smista.protocols.sqs.actions.add_permission import check_label, read_policy, statements_of, write_policy
+from smista.protocols.sqs.actions.add_permission import check_label, read_policy, write_policy
 from smista.protocols.sqs.actions.base import NOTHING, Answer, QueueParameters
 from smista.protocols.sqs.call import Call
 from smista.protocols.sqs.errors import invalid_value
+from smista.protocols.sqs.policy import statements_of
 
 
 class RemovePermission(QueueParameters, rename="pascal", kw_only=True):
