@@ -53,6 +53,8 @@ LOG: Mapping[str, DataType] = {
     "routing_key": _TEXT,
     "group": _TEXT,
     "deduplication_id": _TEXT,
+    "ttl_ms": _LONG,
+    "max_retries": _LONG,
     "content_type": _TEXT,
     "headers": _HEADERS,
     "properties": _BYTES,
@@ -88,10 +90,12 @@ PUBLISHED: Mapping[str, tuple[type[DataType], ...]] = {
     "priority": _NUMBERS,
     "delay_ms": _NUMBERS,
     "ttl_ms": _NUMBERS,
+    "max_retries": _NUMBERS,
     "headers": (MapType,),
     "routing_key": (StringType,),
     "group": (StringType,),
     "content_type": (StringType,),
+    "properties": (BinaryType,),
 }
 """A row to publish; `body` and `value` are two names for one thing."""
 _ARROW: Mapping[type[DataType], pa.DataType] = {

@@ -11,6 +11,7 @@ from smista.spark import java
 from smista.spark.errors import SparkError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 LOCAL = {
@@ -55,7 +56,20 @@ def register(spark: SparkSession) -> None:
     Smista came by `--py-files`."""
     from smista.spark.source import SmistaSource
 
+    if hasattr(spark, "_jsparkSession"):  # not over Spark Connect, whose server has its own
+        _lead_to_py_files(spark.sparkContext)
     spark.dataSource.register(SmistaSource)
+
+
+def _lead_to_py_files(context: SparkContext) -> None:
+    """Spark puts what came by `--py-files` on the path of the tasks, but not of the process beside the driver in which
+    the reader of a stream lives; that has the environment in which the source was registered."""
+    if context.getConf().get("spark.submit.pyFiles"):
+        import smista
+
+        [package] = smista.__path__
+        before = context.environment.get("PYTHONPATH")
+        context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.dirname(package), before]))
 
 
 def _name_python(master: str, settings: Mapping[str, str]) -> None:

@@ -116,6 +116,8 @@ class Author:
             routing_key=envelope.routing_key or None,
             group=envelope.group,
             deduplication_id=envelope.deduplication_id,
+            ttl_ms=envelope.ttl_ms,
+            max_retries=envelope.max_retries,
             content_type=said.content_type,
             headers=[(name, str(value)) for name, value in said.headers.items()] or None,
             properties=envelope.properties or None,

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.protocols.http.arrow_reader import STREAM, rows_of, stream
+from tests.protocols.http.arrow_reader import STREAM, rows_of, stream, table
 from tests.protocols.http.caller import Answer, Caller, Refusal, new_name, tracebacks
 from tests.server_process import ServerProcess
 
@@ -122,6 +122,57 @@ def test_all_that_can_be_said_of_a_message(job: Job) -> None:
     assert (plain["priority"], plain["headers"], plain["routing_key"]) == (0, {}, "a.c")
 
 
+def test_properties_that_the_log_shows_come_back_as_they_were(tmp_path: Path) -> None:
+    said = {
+        "headers": {"number": 7, "list": [1, "a"]},
+        "content_type": "text/plain",
+        "correlation_id": "c-1",
+        "reply_to": "answers",
+        "timestamp_ms": 1_234,
+        "ttl_ms": 3_600_000,
+        "max_retries": 9,
+    }
+    with ServerProcess(tmp_path / "data") as server, Caller(server.address) as http:
+        job, source, target = Job(http), http.new_queue(), http.new_queue()
+        http.call("exchange.declare", exchange="by-number", kind="headers")
+        http.call("exchange.bind", exchange="by-number", queue=target, arguments={"x-match": "all", "number": 7})
+        http.call("queue.publish", queue=source, message="again", **said)
+        log = table(http.rest("GET", "log", queue=source, kind="enqueued", bodies="true"))
+        job.stage(*log.select(["body", "properties", "ttl_ms", "max_retries"]).to_batches())
+        assert job.commit((0, 0), exchange="by-number")["published"] == 1
+        [found] = http.call("queue.browse", queue=target)["messages"]
+        assert {name: found[name] for name in said} == said
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_compressed_streams_are_bounded_by_what_they_hold(tmp_path: Path, compression: str) -> None:
+    with (
+        ServerProcess(tmp_path / "data", "--staged-bytes-max", "1000000") as server,
+        Caller(server.address) as http,
+    ):
+        job, queue = Job(http), http.new_queue()
+        few = stream(bodies(b"x" * 400_000), bodies(b"x" * 400_000), compression=compression)
+        assert (len(few) < 20_000, job.put(few).value) == (True, {"rows": 2, "bytes": 800_000})
+        many = stream(*[bodies(b"x" * 400_000)] * 3, compression=compression)
+        for large in (many, stream(bodies(b"x" * 1_000_000), compression=compression)):
+            refusal = job.put(large, attempt=1).refusal
+            assert (refusal.status, refusal.code) == (413, "request_too_large")
+            assert "over 1000000 bytes when it is decompressed" in refusal.message
+            assert "staged_bytes_max" in refusal.message
+        assert job.uncommitted((0, 1), queue=queue).code == "stage_not_found"
+        assert job.commit((0, 0), queue=queue)["published"] == 2
+
+
+def test_a_length_that_a_compressed_buffer_lies_about_takes_no_memory(job: Job) -> None:
+    good = stream(bodies(b"x" * 100_000), compression="zstd")
+    frame = b"\x28\xb5\x2f\xfd"  # how what zstd has made begins
+    length = struct.pack("<q", 100_000) + frame
+    assert good.count(length) == 1
+    for lie, expected in ((1 << 50, (413, "request_too_large")), (5, (400, "invalid_request"))):
+        refusal = job.put(good.replace(length, struct.pack("<q", lie) + frame)).refusal
+        assert (refusal.status, refusal.code) == expected
+
+
 def test_delays_are_kept(job: Job) -> None:
     queue = job.http.new_queue()
     job.stage(pa.record_batch({"body": [b"later"], "delay_ms": [3_600_000]}))
@@ -198,6 +249,15 @@ HEADERS = pa.map_(pa.string(), pa.string())
         ({"body": [b"x"], "ttl_ms": [1 << 60]}, "Row 0: `ttl_ms` is not from 0 to"),
         ({"body": [b"x"], "id": [""]}, "Row 0: `id` has not 1 to 1024 characters"),
         ({"body": [b"x"], "group": ["g" * 1025]}, "Row 0: `group` has not 1 to 1024 characters"),
+        ({"body": [b"x"], "properties": [b"\x01"], "content_type": ["a"]}, "`properties` say also what headers and"),
+        ({"body": [b"x"], "properties": ["text"]}, "Column 'properties' is of type string; give binary"),
+        ({"body": [b"x"], "properties": [b"\x63nobody's"]}, "`properties` are not those of a message"),
+        ({"body": [b"x"], "properties": [b"\x01nonsense"]}, "`properties` are not those of a message"),
+        ({"body": [b"x"], "properties": [b"\x02nonsense"]}, "`properties` are not those of a message"),
+        # An SQS attribute that is a number, which SQS could not show.
+        ({"body": [b"x"], "properties": [b"\x03\x91\x81\xa1a\x92\xa1S\x01"]}, "`properties` are not those of"),
+        ({"body": [b"x"], "properties": [b"\x01" * 70_000]}, "Row 0: `properties` take more than 65536 bytes"),
+        ({"body": [b"x"], "max_retries": [-1]}, "Row 0: `max_retries` is not from 0 to"),
         (
             {"body": [b"x"] * 2, "headers": pa.array([[], [("h", "x" * 70_000)]], HEADERS)},
             "Row 1: `headers` take more than 65536 bytes",

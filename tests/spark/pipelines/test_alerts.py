@@ -70,8 +70,26 @@ def test_each_alert_is_raised_once_until_it_may_be_repeated(
     )
     assert (found["rising_wait"]["value"], found["rising_wait"]["threshold"]) == (10.0, 2.0)
     assert found["stuck_consumer"]["value"] == 70 * MINUTE_S - 1
+    with monkeypatch.context() as patched:
+        patched.setattr(Memory, "_publish", _die)  # what is known to be published is not published again
+        assert alerts(at_broker, **wanted, at=now_ms).facts["raised"] == 0
     later = alerts(at_broker, **wanted, at=now_ms + 1, repeat=0, queue=["held"])
     assert (later.facts["raised"], len(bodies(client, queue))) == (1, 4)
+
+
+def test_waits_after_an_hour_without_any_are_told_as_that(
+    log: Log, at_broker: Run, client: Client, queue: str, tmp_path: Path
+) -> None:
+    log.add("enqueued", 1).add("delivered", 1, 30)
+    place = Archive(tmp_path / "archive")
+    place.opened_for(Contents(queues=[], namespace=None, has_bodies=True))
+    write_batch(place, log.frame(), 0)
+    wanted: dict[str, Any] = {"state": str(tmp_path / "state"), "archive": str(place.path)}
+    at_ms = round((BEGAN + timedelta(minutes=1)).timestamp() * 1000)
+    [row] = alerts(at_broker, **wanted, to=queue, at=at_ms, dry_run=True).rows
+    assert row["told"] == "Messages wait 30.0 s in queue orders (95th percentile), after none in the hour before."
+    with pytest.raises(WrongOption, match="There is no queue 'nosuch' at the broker; make it first: smista declare"):
+        alerts(at_broker, **wanted, to="nosuch", at=at_ms)
 
 
 def _die(*_: object) -> None:

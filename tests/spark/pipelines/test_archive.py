@@ -25,7 +25,7 @@ from smista.spark.pipelines.folder import alone_in, local_path
 from smista.spark.pipelines.manifests import Archive, Contents
 from smista.spark.pipelines.reconcile import reconcile
 from smista.spark.pipelines.rows import COLUMNS, schema
-from smista.spark.pipelines.run import Run
+from smista.spark.pipelines.run import Run, failures_explained
 from tests.server_process import ServerProcess
 from tests.spark.pipelines.conftest import BEGAN, Log, found
 
@@ -83,6 +83,7 @@ def test_a_run_that_is_killed_between_batch_and_manifest_writes_the_batch_again(
     log.frame().coalesce(1).write.parquet(str(arriving))
     run = Run(spark=spark, tell=lambda line: None)
 
+    @failures_explained()
     def follow() -> dict[str, Any]:
         stream = spark.readStream.schema(schema()).parquet(str(arriving))
         writer = stream.writeStream.option("checkpointLocation", str(place.checkpoint))

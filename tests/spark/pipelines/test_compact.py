@@ -60,13 +60,35 @@ def test_small_files_become_one_and_readers_of_old_ones_are_left_in_peace(
     assert (manifest.first_position, manifest.last_position) == (1, 4)
 
 
+def test_a_batch_that_spark_repeats_when_it_was_compacted_twice_is_not_written_again(
+    spark: SparkSession, run: Run, place: Archive, log: Log
+) -> None:
+    compact(run, archive=str(place.path), keep=ERA_MS, grace=0)
+    large = min(file.bytes for manifest in place.manifests() for file in manifest.files)
+    for number in (3, 4):
+        log.add("acked", 4, number, queue="bills")
+        write_batch(place, log.frame().where(f"position > {number + 1}"), number)
+    compact(run, archive=str(place.path), keep=ERA_MS, grace=0, file_bytes=2 * large)  # these two
+    for _ in range(2):  # with the others; the second time, what the first has replaced is removed
+        compact(run, archive=str(place.path), keep=ERA_MS, grace=0)
+    [manifest] = place.all_manifests()
+    assert "batch-00000004" not in manifest.replaces
+    before = rows(place, spark)
+    write_batch(place, log.frame().where("position > 5"), 4)  # its run was killed before Spark knew that it was done
+    assert [position for position, _, _ in rows(place, spark)] == [1, 2, 3, 4, 5, 6]
+    assert rows(place, spark) == before
+
+
 def _die(*_: object) -> None:
     raise RuntimeError("killed")
 
 
 def test_what_is_too_old_is_forgotten_by_queue(spark: SparkSession, run: Run, place: Archive) -> None:
     old_ms = round((datetime.now(UTC) - BEGAN).total_seconds() * 1000)
-    kept = compact(run, archive=str(place.path), keep=old_ms // 2, keep_queue=["bills=36500d"], file_bytes=1)
+    with pytest.raises(WrongOption, match="There is no queue 'bils' in the archive"):
+        compact(run, archive=str(place.path), keep=old_ms // 2, keep_queue=["bils=36500d"])
+    assert len(rows(place, spark)) == 4
+    kept = compact(run, archive=str(place.path), keep=old_ms // 2, keep_queue=["bill*=36500d"], file_bytes=1)
     assert kept.facts["files_forgotten"] == 3
     assert [queue for _, queue, _ in rows(place, spark)] == ["bills"]
     assert len(list(place.data.rglob("*.parquet"))) == 4  # somebody may be reading them

@@ -35,8 +35,13 @@ def test_rows_are_loaded_as_json_or_as_what_an_expression_makes_of_them(
         load(at_broker, place=str(file), to=queue, body="nonsense")
     with pytest.raises(PipelineFailed, match="PATH_NOT_FOUND"):
         load(at_broker, place=str(tmp_path / "none.csv"), to=queue)
-    with pytest.raises(PipelineFailed, match="no queue 'nowhere'"):
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_bytes(b"PAR1 and no more PAR1")
+    with pytest.raises(PipelineFailed, match=r"damaged\.parquet cannot be read: .* Restore it, or leave it out"):
+        load(at_broker, place=str(damaged), to=queue)
+    with pytest.raises(WrongOption, match="no queue 'nowhere'"):
         load(at_broker, place=str(file), to="nowhere")
+    assert len(client.peek(queue, 10)) == 3
 
 
 def test_with_a_checkpoint_every_file_is_loaded_once(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from smista.spark.errors import BrokerUnreachable
 from smista.spark.pipelines.errors import PipelineFailed
-from smista.spark.pipelines.run import explained
+from smista.spark.pipelines.folder import alone_in
+from smista.spark.pipelines.run import explained, failures_explained
 from smista.spark.pipelines.summary import Summary
 
 TOLD = Summary(
@@ -60,13 +62,35 @@ PYTHON = """[STREAM_FAILED] Query terminated with exception: Traceback (most rec
         (
             "Job aborted.\n\tat a.b.C\nCaused by: java.io.IOException: disk full",
             PipelineFailed,
-            "java.io.IOException: disk full",
+            "IOException: disk full",
         ),
-        ("[PATH_NOT_FOUND] Path does not exist: x", PipelineFailed, "[PATH_NOT_FOUND] Path does not exist: x"),
+        (
+            "[PATH_NOT_FOUND] Path does not exist: x. SQLSTATE: 42K03; line 1",
+            PipelineFailed,
+            "[PATH_NOT_FOUND] Path does not exist: x",
+        ),
+        (
+            "Job aborted.\n: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while "
+            "reading file file:///a/b.parquet.  SQLSTATE: KD001\nCaused by: java.lang.RuntimeException: no footer",
+            PipelineFailed,
+            "/a/b.parquet cannot be read: RuntimeException: no footer. Restore it, or leave it out.",
+        ),
         ("", PipelineFailed, "Spark gave no reason."),
     ],
-    ids=["python", "unreachable", "refused", "java", "plain", "silent"],
+    ids=["python", "unreachable", "refused", "java", "plain", "file", "silent"],
 )
 def test_of_a_trace_the_cause_is_told(trace: str, kind: type[Exception], said: str) -> None:
     error = explained(trace)
     assert (type(error), str(error)) == (kind, said)
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(PipelineFailed, match=r"/file/state cannot be used: Not a directory\."),
+        failures_explained(),
+        alone_in(tmp_path / "file" / "state", "looking"),
+    ):
+        raise AssertionError("it was held")
+    with pytest.raises(ValueError, match="ours"), failures_explained():
+        raise ValueError("ours")

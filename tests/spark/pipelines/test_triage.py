@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
+from smista.spark.errors import WrongOption
 from smista.spark.pipelines.archive import write_batch
 from smista.spark.pipelines.manifests import Archive, Contents
 from smista.spark.pipelines.run import Run
@@ -78,6 +79,27 @@ def test_letters_are_grouped_by_queue_reason_error_and_shape(dying: Log) -> None
     ]
 
 
+def test_a_trend_is_told_against_the_time_that_was_read(log: Log) -> None:
+    dead = {"reason": "max_retries", "target_queue": "orders_dlq"}
+    deaths_at_s = {
+        "over": [0, 10, 20],
+        "falling": [500, 550, 600, 900],
+        "steady": [600, 700, 990, 995],
+        "rising": [1000],
+    }
+    sequences = iter(range(1, 100))
+    for error, instants in deaths_at_s.items():
+        for at_s in instants:
+            sequence = next(sequences)
+            log.add("dead_lettered", sequence, at_s, error=error, target_sequence=100 + sequence, **dead)
+    assert dict(found(groups(deaths(log.frame())), "error", "trend")) == {trend: trend for trend in deaths_at_s}
+
+
+def test_somebody_who_died_just_now_is_no_matter_of_the_past(log: Log) -> None:
+    log.add("dead_lettered", 1, 5, error="no dough", reason="rejected")
+    assert found(groups(deaths(log.frame())), "trend") == [("rising",)]
+
+
 def test_a_run_writes_tables_and_a_report_and_the_next_replaces_them(
     spark: SparkSession, run: Run, dying: Log, tmp_path: Path
 ) -> None:
@@ -92,3 +114,7 @@ def test_a_run_writes_tables_and_a_report_and_the_next_replaces_them(
     page = (tmp_path / "out" / "report.html").read_text()
     assert "no dough for 1" in page
     assert "<script" not in page
+    with pytest.raises(WrongOption, match="There is no queue 'nosuch' in the archive"):
+        triage(run, to=str(tmp_path / "out"), archive=str(place.path), queue=["nosuch"])
+    # Nothing was done in it, but messages were led there.
+    assert triage(run, to=str(tmp_path / "out"), archive=str(place.path), queue=["orders_dlq"]).facts["deaths"] == 0

@@ -41,6 +41,8 @@ COLUMNS = {
     "routing_key": "string",
     "group": "string",
     "deduplication_id": "string",
+    "ttl_ms": "int64",
+    "max_retries": "int64",
     "content_type": "string",
     "headers": "map",
     "properties": "binary",

@@ -61,7 +61,17 @@ EVEN_MIN = 16
 """From how many entries on it pays to look whether all are alike."""
 ENVELOPES_KEPT = 4096
 ENVELOPE_COLUMNS = frozenset(
-    ("exchange", "routing_key", "group", "deduplication_id", "content_type", "headers", "properties")
+    (
+        "exchange",
+        "routing_key",
+        "group",
+        "deduplication_id",
+        "ttl_ms",
+        "max_retries",
+        "content_type",
+        "headers",
+        "properties",
+    )
 )
 REASONS = [""] + [reason.name.lower() for reason in Reason]
 """By number. `all` and `ready` say what was purged."""
@@ -111,6 +121,8 @@ class Said(NamedTuple):
     routing_key: str | None
     group: str | None = None
     deduplication_id: str | None = None
+    ttl_ms: int | None = None
+    max_retries: int | None = None
     content_type: str | None = None
     headers: list[tuple[str, str]] | None = None
     properties: bytes | None = None
@@ -537,6 +549,8 @@ def read_envelope(data: bytes) -> Said:
         clean(envelope.routing_key) or None,
         envelope.group and clean(envelope.group),
         envelope.deduplication_id and clean(envelope.deduplication_id),
+        envelope.ttl_ms,
+        envelope.max_retries,
         said.content_type and clean(said.content_type),
         headers or None,
         envelope.properties or None,

@@ -50,7 +50,7 @@ async def stage(staging: Staging, stage: Stage, scope: Scope, receive: Receive, 
             f"Content type {text_of(content_type)[:100]!r} is not known here; send {arrow.CONTENT_TYPE.decode()}."
         )
     _check(scope, bytes_max)
-    load = await staging.stage(stage, _chunks(receive, bytes_max))
+    load = await staging.stage(stage, _chunks(receive, bytes_max), bytes_max)
     return Staged(load.rows, load.body_bytes)
 
 

@@ -5,9 +5,10 @@ become publications.
 |---|---|---|
 | `body` or `value` | binary or string | the message's body, never null |
 | `id` | string | its deduplication id |
-| `priority`, `delay_ms`, `ttl_ms` | a whole number | as in a publish |
+| `priority`, `delay_ms`, `ttl_ms`, `max_retries` | a whole number | as in a publish |
 | `headers` | map of string to string | |
 | `routing_key`, `group`, `content_type` | string | |
+| `properties` | binary | instead of `headers` and `content_type`: all properties, as the log shows them |
 
 Everything is checked when it is staged, so that a commit has nothing left to refuse but what depends on the queue. All
 of this runs in threads. What comes from outside is validated before any of it is looked at: offsets that lead out of a
@@ -27,23 +28,30 @@ from smista.core.staging import Load, Row
 from smista.engine.staging import STAGED_AT_ONCE
 from smista.protocols import properties
 from smista.protocols.http import arrow
-from smista.protocols.http.commands.publishing import PROPERTIES_BYTES_MAX
-from smista.protocols.http.errors import InvalidRequest
+from smista.protocols.http.commands.publishing import PROPERTIES_BYTES_MAX, check_named
+from smista.protocols.http.errors import InvalidRequest, RequestTooLarge
+from smista.protocols.http.staged_sizes import unpacked_bytes
 from smista.protocols.properties import Properties
 
 BODIES = ("body", "value")
+RETRIES_MAX = 1 << 31
 TEXTS = ("id", "routing_key", "group", "content_type")
-NUMBERS = {"priority": PRIORITY_MAX, "delay_ms": FOREVER_MS, "ttl_ms": FOREVER_MS}
+NUMBERS = {"priority": PRIORITY_MAX, "delay_ms": FOREVER_MS, "ttl_ms": FOREVER_MS, "max_retries": RETRIES_MAX}
 """With the most that each may be."""
-COLUMNS = (*BODIES, *TEXTS, *NUMBERS, "headers")
+COLUMNS = (*BODIES, *TEXTS, *NUMBERS, "headers", "properties")
+IN_PROPERTIES = ("headers", "content_type")
+"""What `properties` say too."""
 ENVELOPES_KEPT = 4096
 
 
-def survey(path: Path, offset: int) -> Load:
-    """Read all of a stream in a file, from `offset` on, and add up what it holds; raise what is wrong with it."""
+def survey(path: Path, offset: int, bytes_max: int) -> Load:
+    """Read all of a stream in a file, from `offset` on, and add up what it holds; raise what is wrong with it.
+
+    `bytes_max` is what it may have when it is decompressed; nothing beyond that is.
+    """
     pyarrow = arrow.load()
     load = Load()
-    for batch in _batches(pyarrow, path, offset):
+    for batch in _batches(pyarrow, path, offset, bytes_max):
         _check_batch(pyarrow, batch, load.rows)
         bodies = _bodies(pyarrow, batch)
         lengths = pyarrow.compute.binary_length(bodies)
@@ -66,14 +74,29 @@ def read_rows(path: Path, offset: int, *, exchange: str = "", skip: int = 0) -> 
         skip = 0
 
 
-def _batches(pyarrow: Any, path: Path, offset: int) -> Iterator[Any]:
+def _batches(pyarrow: Any, path: Path, offset: int, bytes_max: int | None = None) -> Iterator[Any]:
+    """`bytes_max` None: it was surveyed before."""
     with pyarrow.OSFile(str(path)) as file:
         _check_end(file, offset)
         file.seek(offset)
         try:
-            reader = pyarrow.ipc.open_stream(file)
-            _check_schema(pyarrow, reader.schema)
-            for batch in reader:
+            messages = iter(pyarrow.ipc.MessageReader.open_stream(file))
+            first = next(messages, None)
+            if first is None or first.type != "schema":
+                raise ValueError("it does not begin with a schema")
+            schema = pyarrow.ipc.read_schema(first)
+            _check_schema(pyarrow, schema)
+            size = 0
+            for message in messages:
+                if message.type != "record batch":
+                    raise ValueError(f"a {message.type} stands where a batch of rows should")
+                size += unpacked_bytes(message.metadata.to_pybytes(), memoryview(message.body))
+                if bytes_max is not None and size > bytes_max:
+                    raise RequestTooLarge(
+                        f"The stream is over {bytes_max} bytes when it is decompressed; stage it in parts, or raise "
+                        "staged_bytes_max."
+                    )
+                batch = pyarrow.ipc.read_record_batch(message, schema)
                 batch.validate(full=True)
                 yield batch
         except (pyarrow.ArrowException, OSError, ValueError) as error:
@@ -102,6 +125,8 @@ def _check_schema(pyarrow: Any, schema: Any) -> None:
         raise InvalidRequest(f"Column {min(twice)!r} is there twice.")
     if sum(name in schema.names for name in BODIES) != 1:
         raise InvalidRequest(f"There must be a column `body` or a column `value`, one of them. {known}")
+    if "properties" in schema.names and any(name in schema.names for name in IN_PROPERTIES):
+        raise InvalidRequest(f"`properties` say also what {' and '.join(IN_PROPERTIES)} do; give them, or those.")
     for field in schema:
         expected, is_right = _expected(types, field.name)
         if not is_right(field.type):
@@ -118,6 +143,8 @@ def _expected(types: Any, name: str) -> tuple[str, Callable[[Any], bool]]:
         return "string", is_text
     if name in NUMBERS:
         return "a whole number", types.is_integer
+    if name == "properties":
+        return "binary", lambda kind: types.is_binary(kind) or types.is_large_binary(kind)
     return (
         "a map of string to string",
         lambda kind: types.is_map(kind) and is_text(kind.key_type) and is_text(kind.item_type),
@@ -146,6 +173,27 @@ def _check_batch(pyarrow: Any, batch: Any, before: int) -> None:
                 raise InvalidRequest(
                     f"Row {before + place}: `headers` take more than {PROPERTIES_BYTES_MAX} bytes; nothing was staged."
                 )
+    if "properties" in names:
+        column = batch.column("properties")
+        is_wrong = compute.greater(compute.binary_length(column), PROPERTIES_BYTES_MAX)
+        _refuse(compute, is_wrong, before, f"`properties` take more than {PROPERTIES_BYTES_MAX} bytes")
+        for data in column.unique():
+            _check_properties(data.as_py())
+
+
+def _check_properties(data: bytes | None) -> None:
+    """Other doors read them as they are, so they must be what the door that their first byte names would have kept."""
+    if not data:
+        return
+    try:
+        said = properties.read(data)
+    except Exception:  # each reader has its own errors, and all say this
+        raise InvalidRequest(
+            "A row's `properties` are not those of a message; give what the column `properties` of the log has; "
+            "nothing was staged."
+        ) from None
+    if data[0] == properties.NATIVE:
+        check_named("headers", said.headers)
 
 
 def _refuse(compute: Any, is_wrong: Any, before: int, why: str) -> None:
@@ -170,6 +218,10 @@ def _properties(headers: list[tuple[str, str]] | None, content_type: str | None)
     return properties.write(Properties(headers=dict(headers or ()), content_type=content_type))
 
 
+SAID = ("properties", "headers", "content_type", "routing_key", "group", "ttl_ms", "max_retries")
+"""The columns that an envelope is made of."""
+
+
 class _Maker:
     """Makes rows; messages that say the same share an envelope."""
 
@@ -183,33 +235,38 @@ class _Maker:
         if not given and not self._exchange:
             return [Row(Publication(body)) for body in bodies]
         nothing: list[None] = [None] * len(bodies)
-        columns = [given.get(name, nothing) for name in ("headers", "content_type", "routing_key", "group", "ttl_ms")]
+        columns = [given.get(name, nothing) for name in SAID]
         ids, priorities, delays = (given.get(name, nothing) for name in ("id", "priority", "delay_ms"))
         return [
-            Row(
-                Publication(body, self._envelope(identity, *said), priority, delay_ms),
-                dict(said[0]) if said[0] and self._exchange else None,
-            )
+            Row(Publication(body, self._envelope(identity, *said), priority, delay_ms), self._routed_by(*said[:2]))
             for body, identity, priority, delay_ms, *said in zip(bodies, ids, priorities, delays, *columns, strict=True)
         ]
+
+    def _routed_by(self, kept: bytes | None, headers: list[tuple[str, str]] | None) -> dict[str, Any] | None:
+        """The headers, for an exchange to look at."""
+        if not self._exchange:
+            return None
+        return (properties.read(kept).headers if kept else dict(headers or ())) or None
 
     def _envelope(
         self,
         identity: str | None,
+        kept: bytes | None,
         headers: list[tuple[str, str]] | None,
         content_type: str | None,
         routing_key: str | None,
         group: str | None,
         ttl_ms: int | None,
+        max_retries: int | None,
     ) -> Envelope:
-        if headers or identity is not None:
-            said = _properties(headers, content_type)
-            return Envelope(said, self._exchange, routing_key or "", group, identity, ttl_ms)
-        key = (content_type, routing_key, group, ttl_ms)
+        if kept or headers or identity is not None:
+            said = kept or _properties(headers, content_type)
+            return Envelope(said, self._exchange, routing_key or "", group, identity, ttl_ms, max_retries)
+        key = (content_type, routing_key, group, ttl_ms, max_retries)
         envelope = self._envelopes.get(key)
         if envelope is None:
             said = _properties(None, content_type)
-            envelope = Envelope(said, self._exchange, routing_key or "", group, None, ttl_ms)
+            envelope = Envelope(said, self._exchange, routing_key or "", group, None, ttl_ms, max_retries)
             if envelope == PLAIN:
                 envelope = PLAIN
             if len(self._envelopes) < ENVELOPES_KEPT:

@@ -79,8 +79,9 @@ class Staging:
 
     # -- staging ------------------------------------------------------------------------------------------------------
 
-    async def stage(self, stage: Stage, chunks: AsyncIterator[bytes]) -> Load:
-        """Keep a stream of Arrow under this name; returns what it holds when it is on disk."""
+    async def stage(self, stage: Stage, chunks: AsyncIterator[bytes], bytes_max: int) -> Load:
+        """Keep a stream of Arrow under this name; returns what it holds when it is on disk. `bytes_max` is what it may
+        have when it is decompressed; what it may have on the wire is for those who make the chunks."""
         await asyncio.to_thread(arrow.load)
         refusal = self._broker().refusal
         if refusal is not None:
@@ -89,7 +90,7 @@ class Staging:
         key = (stage.job, stage.batch)
         self._staging[key] += 1
         try:
-            return await self._stage(stage, chunks)
+            return await self._stage(stage, chunks, bytes_max)
         except FileNotFoundError:
             raise StageNotFound(
                 f"Batch {stage.batch} of job {stage.job!r} was discarded while it was staged."
@@ -99,7 +100,7 @@ class Staging:
             if not self._staging[key]:
                 del self._staging[key]
 
-    async def _stage(self, stage: Stage, chunks: AsyncIterator[bytes]) -> Load:
+    async def _stage(self, stage: Stage, chunks: AsyncIterator[bytes], bytes_max: int) -> Load:
         writer = await asyncio.to_thread(StageWriter, self.files, stage)
         try:
             pending: list[bytes] = []
@@ -108,7 +109,7 @@ class Staging:
                 if sum(map(len, pending)) >= WRITE_BYTES:
                     await asyncio.to_thread(writer.write, b"".join(pending))
                     pending = []
-            return await asyncio.to_thread(_finish, writer, b"".join(pending))
+            return await asyncio.to_thread(_finish, writer, b"".join(pending), bytes_max)
         except BaseException:
             writer.abort()
             raise
@@ -239,10 +240,10 @@ async def _ahead(slices: Iterator[list[Row]]) -> AsyncIterator[list[Row]]:
         yield rows
 
 
-def _finish(writer: StageWriter, rest: bytes) -> Load:
+def _finish(writer: StageWriter, rest: bytes, bytes_max: int) -> Load:
     writer.write(rest)
     writer.flush()
-    load = staged_rows.survey(writer.part, HEAD_BYTES)
+    load = staged_rows.survey(writer.part, HEAD_BYTES, bytes_max)
     writer.finish(load)
     return load
 

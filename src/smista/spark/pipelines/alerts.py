@@ -52,21 +52,45 @@ def alerts(
     archive: ArchiveFolder = None,
     queue: Queues = None,
     stuck_after: Annotated[
-        int, typer.Option("--stuck-after", parser=duration_ms, metavar="DURATION", help="Held so long, none settled.")
+        int,
+        typer.Option(
+            "--stuck-after",
+            parser=duration_ms,
+            metavar="DURATION",
+            help="Held so long, none settled.",
+            show_default="5m",
+        ),
     ] = 300_000,
     windows: Annotated[int, typer.Option("--windows", metavar="COUNT", min=2, help="So many minutes in a row.")] = 5,
     growth: Annotated[int, typer.Option("--growth", metavar="COUNT", min=1, help="A backlog grew by so many.")] = 100,
     wait: Annotated[
-        int, typer.Option("--wait", parser=duration_ms, metavar="DURATION", help="Shorter waits are never an alert.")
+        int,
+        typer.Option(
+            "--wait",
+            parser=duration_ms,
+            metavar="DURATION",
+            help="Shorter waits are never an alert.",
+            show_default="1s",
+        ),
     ] = 1_000,
     factor: Annotated[
         float, typer.Option("--factor", metavar="NUMBER", min=1, help="So many times the wait of the hour before.")
     ] = 2.0,
     repeat: Annotated[
-        int, typer.Option("--repeat", parser=duration_ms, metavar="DURATION", help="Tell the same again after so long.")
+        int,
+        typer.Option(
+            "--repeat",
+            parser=duration_ms,
+            metavar="DURATION",
+            help="Tell the same again after so long.",
+            show_default="1h",
+        ),
     ] = 3_600_000,
     lookback: Annotated[
-        int, typer.Option("--lookback", parser=duration_ms, metavar="DURATION", help="Look at so much of the past.")
+        int,
+        typer.Option(
+            "--lookback", parser=duration_ms, metavar="DURATION", help="Look at so much of the past.", show_default="1d"
+        ),
     ] = 86_400_000,
     at: Annotated[
         int | None, typer.Option("--at", parser=instant_ms, metavar="INSTANT", help="As if it were then, not now.")
@@ -77,6 +101,9 @@ def alerts(
     if lookback < 2 * HOUR_S * 1000:
         raise WrongOption("--lookback has to be 2h at least: waits are compared with the hour before.")
     memory = Memory(local_path(state))
+    Source(archive, tuple(queue or ())).check_queues(run)
+    if not dry_run:
+        run.must_find({"queue": to})
 
     def once() -> Summary:
         now = datetime.now(UTC) if at is None else datetime.fromtimestamp(at / 1000, UTC)
@@ -97,8 +124,6 @@ def alerts(
             stays.unpersist()
 
     with alone_in(memory.path, "looking for alerts"):
-        if not dry_run:
-            run.must_reach_broker()
         return run.repeat(once)
 
 
@@ -189,10 +214,12 @@ def rising_waits(steps: DataFrame, now: datetime, windows: int, least_ms: int, f
         (sql.col("recent") / 1000).alias("value"),
         (limit / 1000).alias("threshold"),
         sql.format_string(
-            "Messages wait %.1f s in queue %s (95th percentile), after %.1f s in the hour before.",
+            "Messages wait %.1f s in queue %s (95th percentile), after %s in the hour before.",
             sql.col("recent") / 1000,
             "queue",
-            sql.col("before") / 1000,
+            sql.when(sql.col("before").isNull(), "none").otherwise(
+                sql.format_string("%.1f s", sql.col("before") / 1000)
+            ),
         ).alias("told"),
     )
 
@@ -215,6 +242,7 @@ class Memory:
         self.path = path
         self._raised = Table(path / "raised")
         self._job = path / "job.json"
+        self._last = path / "published.json"
 
     def raise_new(
         self, run: Run, found: DataFrame, now: datetime, to: str, repeat_ms: int, *, dry_run: bool
@@ -226,8 +254,8 @@ class Memory:
         if known is not None:
             [last] = known.agg(sql.max("number").alias("number")).collect()
             number = (last["number"] or 0) + 1
-            if not dry_run:
-                self._publish(run, to, number - 1)  # which a killed run may not have done; the broker takes it once
+            if not dry_run and self._published() < number - 1:
+                self._publish(run, to, number - 1)  # which a killed run has not done, or not noted
             lately = known.where(sql.unix_millis("raised_at") > at_ms - repeat_ms).select(*SAME)
             found = found.join(lately, SAME, "left_anti")
         stamped = found.select(*RAISED).withColumn("raised_at", sql.timestamp_millis(sql.lit(at_ms)))
@@ -256,6 +284,15 @@ class Memory:
         )
         options = {**run.broker_options, "queue": to, "jobId": self._name(), "batchId": str(number)}
         messages.write.format("smista").mode("append").options(**options).save()
+        # The broker takes a number once, but forgets in time which it has taken.
+        write_whole(self._last, json.dumps({"number": number}).encode())
+
+    def _published(self) -> int:
+        """The number of the last batch that is known to be published."""
+        if not self._last.exists():
+            return 0
+        number: int = json.loads(self._last.read_text())["number"]
+        return number
 
     def _name(self) -> str:
         """Under which the broker knows this memory's batches."""

@@ -22,7 +22,7 @@ from smista.spark.pipelines import functions as sql
 from smista.spark.pipelines.command import Queues, main, pipeline
 from smista.spark.pipelines.folder import alone_in
 from smista.spark.pipelines.manifests import Archive, Contents, Manifest, merged_columns, now_ms
-from smista.spark.pipelines.rows import COLUMNS, log_options
+from smista.spark.pipelines.rows import COLUMNS, Source, log_options
 from smista.spark.pipelines.run import Run
 from smista.spark.pipelines.summary import Summary
 
@@ -54,6 +54,9 @@ def archive(
         raise WrongOption(f"--from {start} is neither earliest, latest nor a position of the log.")
     queues = tuple(sorted(queue or ()))
     place = Archive(to)
+    if not place.exists:
+        Source(queues=queues).check_queues(run)
+        run.must_reach_broker()
     place.opened_for(Contents(queues=list(queues), namespace=run.namespace, has_bodies=has_bodies))
     columns = [name for name in COLUMNS if has_bodies or name != "body"]
     options = {
@@ -62,8 +65,8 @@ def archive(
         "maxRowsPerTrigger": str(batch_rows),
         "maxBytesPerTrigger": str(batch_bytes),
     }
+    run.must_reach_broker()
     with alone_in(place.path, "archiving"):
-        run.must_reach_broker()
         if not hasattr(run.spark, "_jsparkSession"):
             raise WrongOption("archive keeps its manifests where its driver runs; give it a --master of its own.")
         stream = run.spark.readStream.format("smista").options(**options).load()

@@ -26,9 +26,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from smista.errors import BrokerError
-from smista.spark.errors import BrokerUnreachable, SparkError, WrongOption
+from smista.spark.errors import BrokerUnreachable, JavaNotFound, SparkError, WrongOption
 from smista.spark.pipelines.rows import Source
-from smista.spark.pipelines.run import Run
+from smista.spark.pipelines.run import Run, failures_explained
 from smista.spark.pipelines.summary import Summary
 
 Body = TypeVar("Body", bound=Callable[..., Summary])
@@ -148,9 +148,10 @@ _COMMON = [
 
 
 def pipeline(body: Body) -> Body:
-    """Register a function as the pipeline of its name."""
-    PIPELINES[body.__name__] = body
-    return body
+    """Register a function as the pipeline of its name. Whatever goes wrong in it is told in a sentence."""
+    explaining = failures_explained()(body)
+    PIPELINES[body.__name__] = explaining
+    return explaining
 
 
 def command(body: Callable[..., Summary]) -> Callable[..., None]:
@@ -223,4 +224,4 @@ def main(body: Callable[..., Summary]) -> None:
 def exit_code(error: BrokerError) -> int:
     if error.code in ("connection_failed", "connection_lost", BrokerUnreachable.code):
         return 3
-    return 2 if error.code in (WrongOption.code, SparkError.code) else 1
+    return 2 if error.code in (WrongOption.code, SparkError.code, JavaNotFound.code) else 1

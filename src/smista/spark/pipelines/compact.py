@@ -12,6 +12,7 @@ behind, is removed when it has not been listed for longer than `--grace`: by the
 
 from __future__ import annotations
 
+import fnmatch
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -25,6 +26,7 @@ from smista.spark.pipelines.archive import write
 from smista.spark.pipelines.command import duration_ms, main, pairs, pipeline
 from smista.spark.pipelines.folder import alone_in
 from smista.spark.pipelines.manifests import HOUR_MS, Archive, DataFile, Manifest, merged_columns, now_ms
+from smista.spark.pipelines.rows import Source
 from smista.spark.pipelines.run import Run
 from smista.spark.pipelines.summary import Summary
 
@@ -39,24 +41,37 @@ def compact(
     *,
     archive: Annotated[str, typer.Argument(metavar="ARCHIVE", help="The archive's folder.")],
     keep: Annotated[
-        int, typer.Option("--keep", parser=duration_ms, metavar="DURATION", help="Keep rows so long.")
+        int,
+        typer.Option("--keep", parser=duration_ms, metavar="DURATION", help="Keep rows so long.", show_default="14d"),
     ] = KEEP_MS,
     keep_queue: Annotated[
         list[str] | None,
-        typer.Option("--keep-queue", metavar="QUEUE=DURATION", help="Keep those of this queue so long. Repeatable."),
+        typer.Option(
+            "--keep-queue",
+            metavar="QUEUE=DURATION",
+            help="Keep those of this queue, or of those like orders-*, so long; the longest counts. Repeatable.",
+        ),
     ] = None,
     file_bytes: Annotated[
         int, typer.Option("--file-bytes", metavar="BYTES", min=1, help="Files of half of that are large enough.")
     ] = FILE_BYTES,
     grace: Annotated[
         int,
-        typer.Option("--grace", parser=duration_ms, metavar="DURATION", help="Remove nothing that was listed since."),
+        typer.Option(
+            "--grace",
+            parser=duration_ms,
+            metavar="DURATION",
+            help="Remove nothing that was listed since.",
+            show_default="1h",
+        ),
     ] = GRACE_MS,
 ) -> Summary:
     """Make few large files of many small ones, and forget what is too old."""
     by_queue = {name: _kept_ms(name, text) for name, text in pairs(keep_queue, "--keep-queue").items()}
     place = Archive(archive)
     place.must_exist()
+    # Misspelled, it would be forgotten with all others.
+    Source(archive, tuple(by_queue)).check_queues(run)
 
     def once() -> Summary:
         with alone_in(place.path / "compacting", "compacting"):
@@ -95,12 +110,17 @@ def forget_old(place: Archive, keep_ms: int, by_queue: dict[str, int]) -> int:
     now = now_ms()
     forgotten = 0
     for manifest in place.manifests():
-        young = [file for file in manifest.files if _ends_at_ms(file) > now - by_queue.get(file.queue, keep_ms)]
+        young = [file for file in manifest.files if _ends_at_ms(file) > now - _kept_of(file.queue, keep_ms, by_queue)]
         if len(young) < len(manifest.files):
             forgotten += len(manifest.files) - len(young)
             # `rows` stays what was archived; which rows the files that are left have, only they know.
             place.add(msgspec.structs.replace(manifest, files=young, written_at_ms=now))
     return forgotten
+
+
+def _kept_of(queue: str, keep_ms: int, by_queue: dict[str, int]) -> int:
+    named = [kept_ms for pattern, kept_ms in by_queue.items() if fnmatch.fnmatchcase(queue, pattern)]
+    return max(named, default=keep_ms)
 
 
 def _ends_at_ms(file: DataFile) -> int:
@@ -117,6 +137,7 @@ def merge(run: Run, place: Archive, file_bytes: int) -> int:
         return 0
     run.tell(f"{len(small)} batches, {sum(len(manifest.files) for manifest in small):,} files")
     columns = merged_columns(small)
+    last = max(small, key=lambda manifest: manifest.last_position)
     files = [file for manifest in small for file in manifest.files]
     rows = place.frame(run.spark, files, columns)
     batch = f"c{now_ms():013}-{small[0].first_position}"
@@ -133,6 +154,7 @@ def merge(run: Run, place: Archive, file_bytes: int) -> int:
             files=place.files_of(batch),
             written_at_ms=now_ms(),
             replaces=[manifest.batch for manifest in small],
+            newest=last.newest or last.batch,
         )
     )
     return len(small)

@@ -6,7 +6,7 @@ BrokerError
     ├── ArchiveDamaged         a manifest does not read, or a file it lists is not there as it was
     ├── ArchiveDiffers         the archive holds something else: other queues, or a column of another type
     ├── FolderInUse            another run is at work in the same folder
-    └── PipelineFailed         Spark gave up; the sentence is the innermost cause it tells
+    └── PipelineFailed         Spark gave up, or a folder cannot be used; the sentence is the innermost cause
 """
 
 from __future__ import annotations

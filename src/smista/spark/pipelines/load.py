@@ -14,16 +14,22 @@ import typer
 from smista.spark.errors import WrongOption
 from smista.spark.pipelines import functions as sql
 from smista.spark.pipelines.command import main, pairs, pipeline
-from smista.spark.pipelines.run import Run, failures_explained
+from smista.spark.pipelines.run import Run
 from smista.spark.pipelines.summary import Summary
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FORMATS = ("parquet", "orc", "json", "csv", "text", "table")
-COLUMNS = ("id", "priority", "delay_ms", "ttl_ms", "headers", "routing_key", "group", "content_type")
+COLUMNS = ("id", "priority", "delay_ms", "ttl_ms", "max_retries", "headers", "routing_key", "group", "content_type")
 """What a message may have beside its body: `--set NAME=SQL`."""
-TYPES = {"priority": "int", "delay_ms": "bigint", "ttl_ms": "bigint", "headers": "map<string,string>"}
+TYPES = {
+    "priority": "int",
+    "delay_ms": "bigint",
+    "ttl_ms": "bigint",
+    "max_retries": "bigint",
+    "headers": "map<string,string>",
+}
 
 
 @pipeline
@@ -73,21 +79,17 @@ def load(
     settings, extras = pairs(option, "--option"), pairs(given, "--set")
     if unknown := sorted(set(extras) - set(COLUMNS)):
         raise WrongOption(f"A message has no {', '.join(unknown)}; --set knows {', '.join(COLUMNS)}.")
-    run.must_reach_broker()
-    target = {**run.broker_options, **({"queue": to} if to is not None else {"exchange": exchange or ""})}
-    with failures_explained():
-        rows = _table(run, place) if kind == "table" else run.spark.read.format(kind).options(**settings).load(place)
-        if checkpoint is None:
-            return _at_once(messages(rows, where, body, extras), target, name)
-        # Told the columns, a stream needs not look at files before there are any.
-        stream = run.spark.readStream.format(kind).options(**settings).schema(rows.schema).load(place)
-        writer = messages(stream, where, body, extras).writeStream.format("smista").options(**target)
+    led_to = {"queue": to} if to is not None else {"exchange": exchange or ""}
+    run.must_find(led_to)
+    target = {**run.broker_options, **led_to}
+    rows = run.spark.table(place) if kind == "table" else run.spark.read.format(kind).options(**settings).load(place)
+    if checkpoint is None:
+        return _at_once(messages(rows, where, body, extras), target, name)
+    # Told the columns, a stream needs not look at files before there are any.
+    stream = run.spark.readStream.format(kind).options(**settings).schema(rows.schema).load(place)
+    writer = messages(stream, where, body, extras).writeStream.format("smista").options(**target)
     done = run.follow(writer.option("checkpointLocation", checkpoint))
     return Summary({"pipeline": "load", "rows": done["rows_read"], **_place(target), "seconds": done["seconds"]})
-
-
-def _table(run: Run, name: str) -> DataFrame:
-    return run.spark.table(name)
 
 
 def _format_of(place: str) -> str:

@@ -76,6 +76,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: list[DataFile]
     written_at_ms: int
     replaces: list[str] = []
+    newest: str | None = None
+    """Of a batch made of others, the one that its last rows came with: Spark may yet ask for that again."""
     version: int = VERSION
 
     @property
@@ -114,8 +116,16 @@ class Archive:
                 "same queues as before."
             )
 
+    @property
+    def exists(self) -> bool:
+        return (self.path / "archive.json").exists()
+
+    def contents(self) -> Contents:
+        self.must_exist()
+        return _decoded(self.path / "archive.json", Contents)
+
     def must_exist(self) -> None:
-        if not (self.path / "archive.json").exists():
+        if not self.exists:
             raise WrongOption(f"There is no archive in {self.path}; make one with `smista pipeline archive`.")
 
     # -- batches -------------------------------------------------------------------------------------------------------
@@ -124,7 +134,8 @@ class Archive:
         return self.data / f"batch={batch}"
 
     def has(self, batch: str) -> bool:
-        return self._manifest_path(batch).exists()
+        """Whether its rows are here, in files of its own or in those that replace them."""
+        return self._manifest_path(batch).exists() or any(each.newest == batch for each in self.all_manifests())
 
     def files_of(self, batch: str) -> list[DataFile]:
         """What Spark has written for a batch, on disk for good."""

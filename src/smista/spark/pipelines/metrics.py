@@ -59,12 +59,19 @@ def metrics(
     until: Until = None,
     sla: Annotated[
         int,
-        typer.Option("--sla", parser=duration_ms, metavar="DURATION", help="Within which a message should be done."),
+        typer.Option(
+            "--sla",
+            parser=duration_ms,
+            metavar="DURATION",
+            help="Within which a message should be done.",
+            show_default="1m",
+        ),
     ] = 60_000,
 ) -> Summary:
     """Count rates, waiting and processing times, failures and backlogs of every queue, and draw them."""
     place = local_path(to)
     rows_from = source(archive, queue, since, until)
+    rows_from.check_queues(run)
 
     def once() -> Summary:
         rows = rows_from.rows(run, columns=LIFE)

@@ -57,6 +57,7 @@ def reconcile(
 ) -> Summary:
     """Follow every message from its publish to its end, and list what does not add up."""
     rows_from = source(archive, queue, since, until)
+    rows_from.check_queues(run)
     compares = is_live if is_live is not None else archive is None and until is None
 
     def once() -> Summary:

@@ -1,44 +1,58 @@
 """Dead letters back to where they died, chosen from triage's table.
 
-Spark chooses (by group, queue, time or header, the oldest first, at most `--cap`), and hands the ids to the broker a
-thousand at a time, which sends them back as `smista dlq redrive` would: each message once, whoever asks twice. What was
-asked is kept in an audit table, one row a message, with the run it belongs to:
+Spark chooses (by group, queue, time or header, the oldest first, at most `--cap`), and the driver hands the ids to the
+broker a thousand at a time, which sends them back as `smista dlq redrive` would: each message once, whoever asks twice.
+What is asked is kept in an audit table, one row a message, with the run it belongs to:
 
-    AUDIT/run=RUN/*.parquet     message, group, queue, when it was asked for, and how many of its thousand went
+    AUDIT/run=RUN/part-N.parquet     message, group, queue, when it was asked for, and how many of its thousand went
+
+A part is written before the broker is asked, and again when it has answered. So what a run that was killed had asked
+for is there too; `redriven` is null where nobody heard the answer.
 
 A message that is no dead letter any more, since it was redriven, purged or has expired meanwhile, is passed over.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import uuid
-from collections.abc import Callable, Iterator
+from collections import Counter
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from smista.spark.errors import WrongOption
 from smista.spark.pipelines import functions as sql
 from smista.spark.pipelines.command import Queues, Since, Until, main, pairs, pipeline
-from smista.spark.pipelines.folder import local_path
+from smista.spark.pipelines.folder import local_path, write_whole
 from smista.spark.pipelines.rows import Source
-from smista.spark.pipelines.run import Run, failures_explained
+from smista.spark.pipelines.run import Run
 from smista.spark.pipelines.summary import Summary
 from smista.spark.pipelines.tables import Table
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from smista.client import Client
 
 AT_ONCE = 1_000
 CAP = 10_000
 SHOWN_MAX = 20
-AUDITED = (
-    "message_id string, group string, namespace string, queue string, lies_in string, died_at timestamp, "
-    "asked_at timestamp, to_queue string, part int, asked int, redriven int"
-)
+
+
+class Letter(NamedTuple):
+    """A dead letter of triage's table."""
+
+    message_id: str
+    group: str
+    namespace: str
+    queue: str
+    lies_in: str
+    died_at_ms: int
 
 
 @pipeline
@@ -77,20 +91,42 @@ def redrive(
     if not letters.exists:
         raise WrongOption(f"There is no table of triage's in {triaged}; make one with `smista pipeline triage`.")
     run.must_reach_broker()
-    chosen = choose(letters.read(run.spark), wanted, group or [], headers, cap)
-    if run.namespace is not None:
-        chosen = chosen.where(chosen.namespace == run.namespace)
+    wanted.check_queues(run)
+    _check_groups(run, triaged, group or [])
     if dry_run:
-        return _told(chosen, {"dry_run": True})
+        return _told(chosen_from(run, letters, wanted, group or [], headers, cap), {"dry_run": True})
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
-    place = (local_path(triaged) / "audit" if audit is None else local_path(audit)) / f"run={name}"
-    # One task, so that the rate is that of all; what it does is wait for the broker.
-    ordered = chosen.coalesce(1).sortWithinPartitions("namespace", "lies_in", "died_at")
-    sending = sender(run.endpoint, to, rate)
-    with failures_explained():
-        ordered.mapInArrow(sending, AUDITED).write.mode("errorifexists").parquet(str(place))
-    asked = run.spark.read.schema(AUDITED).parquet(str(place))
-    return _told(asked, {"dry_run": False, "audit": str(place)})
+    audit_path = (local_path(triaged) / "audit" if audit is None else local_path(audit)) / f"run={name}"
+    sender = Sender(run, Audit(audit_path), to, rate)
+
+    def once() -> Summary:
+        sender.send(chosen_from(run, letters, wanted, group or [], headers, cap))
+        facts = {"dry_run": False, "audit": str(audit_path), "redriven": sender.redriven}
+        return _told(sender.asked, {**facts, "passed_over": len(sender.asked) - sender.redriven})
+
+    return run.repeat(once)
+
+
+def _check_groups(run: Run, triaged: str, groups: list[str]) -> None:
+    if not groups:
+        return
+    known = Table(local_path(triaged) / "groups").read(run.spark).where(sql.col("group").isin(groups))
+    unknown = sorted(set(groups) - {row.group for row in known.select("group").collect()})
+    if unknown:
+        raise WrongOption(f"Triage knows no group {unknown[0]} in {triaged}; its report.html lists them.")
+
+
+def chosen_from(
+    run: Run, letters: Table, wanted: Source, groups: list[str], headers: dict[str, str], cap: int
+) -> list[Letter]:
+    """The letters to be sent back, by the place they lie in, the oldest first."""
+    here = letters.read(run.spark)
+    if run.namespace is not None:
+        here = here.where(sql.col("namespace") == run.namespace)
+    chosen = choose(here, wanted, groups, headers, cap)
+    rows = chosen.withColumn("died_at_ms", sql.unix_millis("died_at")).select(*Letter._fields).collect()
+    found = [Letter(*row) for row in rows]
+    return sorted(found, key=lambda letter: (letter.namespace, letter.lies_in, letter.died_at_ms, letter.message_id))
 
 
 def choose(letters: DataFrame, wanted: Source, groups: list[str], headers: dict[str, str], cap: int) -> DataFrame:
@@ -104,76 +140,98 @@ def choose(letters: DataFrame, wanted: Source, groups: list[str], headers: dict[
         chosen = chosen.where(sql.unix_millis("died_at") < wanted.until_ms)
     for name, value in headers.items():
         chosen = chosen.where(sql.element_at("headers", sql.lit(name)) == value)
-    columns = ["message_id", "group", "namespace", "queue", "lies_in", "died_at"]
-    return chosen.dropDuplicates(["message_id", "lies_in"]).orderBy("died_at", "message_id").limit(cap).select(*columns)
+    return chosen.dropDuplicates(["message_id", "lies_in"]).orderBy("died_at", "message_id").limit(cap)
 
 
-def sender(
-    endpoint: str | None, to: str | None, rate: float | None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does: asks the broker for each thousand ids, and returns the audit rows."""
+class Sender:
+    """Asks the broker for letters, a thousand at a time, and writes down what it asks for and what comes of it.
 
-    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from smista.client import Client
+    It is here, in the driver, and not in a task: a task that fails is run again, and the broker, asked again for what
+    it has sent back, would say that there was nothing to send.
+    """
 
-        numbers = itertools.count(1)
-        at_once = AT_ONCE if rate is None else max(1, min(AT_ONCE, round(rate)))
-        clients: dict[str, Client] = {}
-        try:
-            for part in _parts(batches, at_once):
-                namespace, lies_in = part["namespace"][0].as_py(), part["lies_in"][0].as_py()
-                client = clients.get(namespace) or clients.setdefault(namespace, Client(endpoint, namespace=namespace))
-                asked_at = datetime.now(UTC)
-                ids = part["message_id"].to_pylist()
-                redriven = client.redrive(lies_in, message_ids=ids, to=to, per_second=rate)
-                yield _audited(part, asked_at, to, next(numbers), redriven)
-        finally:
-            for client in clients.values():
-                client.close()
+    def __init__(self, run: Run, audit: Audit, to: str | None, rate: float | None) -> None:
+        self._run = run
+        self._audit = audit
+        self._to = to
+        self._rate = rate
+        self._at_once = AT_ONCE if rate is None else max(1, min(AT_ONCE, round(rate)))
+        self.asked: list[Letter] = []
+        self.redriven = 0
 
-    return send
+    def send(self, letters: list[Letter]) -> None:
+        """Those of the letters that were not asked for before."""
+        before = set(self.asked)
+        new = [letter for letter in letters if letter not in before]
+        if self._to is not None:
+            for namespace in {letter.namespace for letter in new}:
+                self._run.must_find({"queue": self._to}, namespace)
+        for namespace, there in itertools.groupby(new, key=lambda letter: letter.namespace):
+            with self._run.client(namespace) as client:
+                for lies_in, together in itertools.groupby(there, key=lambda letter: letter.lies_in):
+                    left = list(together)
+                    for start in range(0, len(left), self._at_once):
+                        self._send(client, lies_in, left[start : start + self._at_once])
+
+    def _send(self, client: Client, lies_in: str, part: list[Letter]) -> None:
+        asking = self._audit.asking(part, self._to)
+        ids = [letter.message_id for letter in part]
+        redriven = client.redrive(lies_in, message_ids=ids, to=self._to, per_second=self._rate)
+        asking.answered(redriven)
+        self.asked += part
+        self.redriven += redriven
 
 
-def _parts(batches: Iterator[pa.RecordBatch], at_once: int) -> Iterator[pa.RecordBatch]:
-    """The rows in order, cut where the queue changes and after so many."""
-    for batch in batches:
-        start = 0
-        places = list(zip(batch["namespace"].to_pylist(), batch["lies_in"].to_pylist(), strict=True))
-        for _, run in itertools.groupby(places):
-            count = sum(1 for _ in run)
-            for offset in range(0, count, at_once):
-                yield batch.slice(start + offset, min(at_once, count - offset))
-            start += count
+class Audit:
+    """A folder with a file for each part, there before the broker is asked, and replaced when it has answered."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._numbers = itertools.count(1)
+
+    def asking(self, letters: list[Letter], to: str | None) -> Asking:
+        number = next(self._numbers)
+        asking = Asking(self.path / f"part-{number:06}.parquet", number, letters, datetime.now(UTC), to)
+        asking.write(None)
+        return asking
 
 
-def _audited(part: pa.RecordBatch, asked_at: datetime, to: str | None, number: int, redriven: int) -> pa.RecordBatch:
-    import pyarrow as pa
+@dataclass(frozen=True, slots=True)
+class Asking:
+    path: Path
+    number: int
+    letters: list[Letter]
+    asked_at: datetime
+    to: str | None
 
-    count = part.num_rows
-    columns = [
-        *(part[name] for name in ("message_id", "group", "namespace", "queue", "lies_in", "died_at")),
-        pa.array([asked_at] * count, pa.timestamp("us", tz="UTC")),
-        pa.array([to] * count, pa.string()),
-        *(pa.array([value] * count, pa.int32()) for value in (number, count, redriven)),
+    def answered(self, redriven: int) -> None:
+        self.write(redriven)
+
+    def write(self, redriven: int | None) -> None:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        instant, count = pa.timestamp("us", tz="UTC"), len(self.letters)
+        *texts, died_at_ms = zip(*self.letters, strict=True)
+        columns = {name: pa.array(values, pa.string()) for name, values in zip(Letter._fields, texts, strict=False)}
+        columns["died_at"] = pa.array([ms * 1000 for ms in died_at_ms], instant)
+        columns["asked_at"] = pa.array([self.asked_at] * count, instant)
+        columns["to_queue"] = pa.array([self.to] * count, pa.string())
+        for name, value in (("part", self.number), ("asked", count), ("redriven", redriven)):
+            columns[name] = pa.array([value] * count, pa.int32())
+        content = io.BytesIO()
+        parquet.write_table(pa.table(columns), content, compression="zstd")
+        write_whole(self.path, content.getvalue())
+
+
+def _told(letters: list[Letter], facts: dict[str, object]) -> Summary:
+    places = Counter((letter.group, letter.queue, letter.lies_in) for letter in letters)
+    most = sorted(places.items(), key=lambda each: (-each[1], each[0]))[:SHOWN_MAX]
+    shown = [
+        {"group": group, "queue": queue, "lies_in": lies_in, "messages": count}
+        for (group, queue, lies_in), count in most
     ]
-    return pa.RecordBatch.from_arrays(columns, names=[each.split()[0] for each in AUDITED.split(", ")])
-
-
-def _told(chosen: DataFrame, facts: dict[str, object]) -> Summary:
-    found = chosen.persist()
-    try:
-        asked = found.count()
-        rows = found.groupBy("group", "queue", "lies_in").agg(sql.count(sql.lit(1)).alias("messages"))
-        shown = [row.asDict() for row in rows.orderBy(sql.desc("messages"), "group").limit(SHOWN_MAX).collect()]
-        told: dict[str, object] = {"pipeline": "redrive", "chosen": asked, **facts}
-        if "redriven" in found.columns:
-            parts = found.select("part", "asked", "redriven").distinct()
-            [sums] = parts.agg(sql.sum("redriven").alias("redriven")).collect()
-            told["redriven"] = sums["redriven"] or 0
-            told["passed_over"] = asked - (sums["redriven"] or 0)
-    finally:
-        found.unpersist()
-    return Summary(told, shown)
+    return Summary({"pipeline": "redrive", "chosen": len(letters), **facts}, shown)
 
 
 if __name__ == "__main__":

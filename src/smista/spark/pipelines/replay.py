@@ -31,7 +31,8 @@ from smista.spark.pipelines import functions as sql
 from smista.spark.pipelines.command import Queues, Since, Until, main, pipeline
 from smista.spark.pipelines.folder import alone_in, write_whole
 from smista.spark.pipelines.manifests import Archive
-from smista.spark.pipelines.run import Run, failures_explained
+from smista.spark.pipelines.rows import Source
+from smista.spark.pipelines.run import Run
 from smista.spark.pipelines.summary import Summary
 
 if TYPE_CHECKING:
@@ -39,10 +40,9 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MESSAGES = (
-    "message_id string, at timestamp, queue string, priority int, routing_key string, `group` string, "
-    "content_type string, headers map<string,string>, body binary"
+    "message_id string, at timestamp, priority int, routing_key string, `group` string, ttl_ms bigint, "
+    "max_retries bigint, properties binary, body binary"
 )
-SPREAD_MAX_S = 30 * 86_400
 
 
 @pipeline
@@ -77,23 +77,28 @@ def replay(
     if not NAME.fullmatch(name):
         raise WrongOption(f"{name!r} is no name for a replay: letters, digits, dots, dashes, up to 64.")
     place = Archive(archive)
-    place.must_exist()
+    if not place.contents().has_bodies:
+        raise WrongOption(
+            f"{place.path} was archived without bodies (--no-bodies), so nothing can be replayed from it."
+        )
+    wanted = Source(archive, tuple(queue or ()), since, until)
     ledger = Ledger(place.path / "replays" / name)
     target = {"queue": to} if to is not None else {"exchange": exchange or ""}
+    if not dry_run:
+        run.must_find(target)
+    wanted.check_queues(run)
     if dry_run:
-        rows = place.rows(run.spark, tuple(queue or ()), since, until)
-        with failures_explained():
-            count = ledger.without_published(run, choose(rows, where)).count()
+        rows = place.rows(run.spark, wanted.queues, since, until)
+        count = ledger.without_published(run, choose(rows, where)).dropDuplicates(["message_id"]).count()
         return Summary({"pipeline": "replay", "name": name, "would_publish": count, "dry_run": True})
     with alone_in(ledger.path, "the replay"):
-        run.must_reach_broker()
         ledger.must_lead_to(target)
 
         def once() -> Summary:
             published = 0
             for left in ledger.unpublished():
                 published += ledger.publish(run, left, target, rate, speed)
-            rows = place.rows(run.spark, tuple(queue or ()), since, until)
+            rows = place.rows(run.spark, wanted.queues, since, until)
             part = ledger.write(ledger.without_published(run, choose(rows, where)))
             if part is not None:
                 published += ledger.publish(run, part, target, rate, speed)
@@ -112,7 +117,6 @@ def choose(rows: DataFrame, where: str | None) -> DataFrame:
             .where(where)
         )
     names = [part.split()[0].strip("`") for part in re.split(r", (?=\S+ )", MESSAGES)]
-    # A message that went to several queues by an exchange was archived in each, under one id of its own there.
     return published.select(*names)
 
 
@@ -153,9 +157,8 @@ class Ledger:
 
         part = max(self._parts(".json"), default=0) + 1
         seen = Observation()
-        with failures_explained():
-            counted = messages.dropDuplicates(["message_id"]).observe(seen, sql.count(sql.lit(1)).alias("count"))
-            counted.write.mode("overwrite").option("compression", "zstd").parquet(self._folder(part))
+        counted = messages.dropDuplicates(["message_id"]).observe(seen, sql.count(sql.lit(1)).alias("count"))
+        counted.write.mode("overwrite").option("compression", "zstd").parquet(self._folder(part))
         count = seen.get["count"]
         if not count:
             return None
@@ -167,8 +170,7 @@ class Ledger:
         # The path and the target as well: the same name may be used in another archive.
         job = hashlib.sha256(f"{self.path}\0{target}".encode()).hexdigest()[:32]
         options = {**run.broker_options, **target, "jobId": f"replay-{job}", "batchId": str(part)}
-        with failures_explained():
-            paced(messages, self.path.name, rate, speed).write.format("smista").mode("append").options(**options).save()
+        paced(messages, self.path.name, rate, speed).write.format("smista").mode("append").options(**options).save()
         write_whole(self.path / f"part={part}.done.json", b"{}")
         count: int = json.loads((self.path / f"part={part}.json").read_text())["messages"]
         run.tell(f"part {part}: {count:,} messages published")
@@ -182,11 +184,12 @@ def paced(messages: DataFrame, name: str, rate: float | None, speed: float | Non
     columns: list[Column | str] = [
         "body",
         sql.concat(sql.lit(f"replay:{name}:"), "message_id").alias("id"),
-        "headers",
+        "properties",
         "routing_key",
         "group",
-        "content_type",
         "priority",
+        "ttl_ms",
+        "max_retries",
     ]
     if rate is not None:
         place = sql.row_number().over(Window.orderBy("at", "message_id")) - 1

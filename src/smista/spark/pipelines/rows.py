@@ -8,10 +8,12 @@ other message of the broker ever has; one that is moved (dead-lettered, redriven
 from __future__ import annotations
 
 import fnmatch
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smista.spark.errors import WrongOption
+from smista.spark.pipelines import functions as sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,6 +45,8 @@ COLUMNS = {
     "routing_key": "string",
     "group": "string",
     "deduplication_id": "string",
+    "ttl_ms": "bigint",
+    "max_retries": "bigint",
     "content_type": "string",
     "headers": "map<string,string>",
     "properties": "binary",
@@ -50,6 +54,8 @@ COLUMNS = {
     "body": "binary",
 }
 """Name and type of every column."""
+
+_PATTERN = re.compile(r"[*?\[]")
 
 LIFE = [name for name in COLUMNS if name not in ("properties", "headers", "body")]
 """What is needed to follow a message without what is in it."""
@@ -73,6 +79,40 @@ class Source:
     def __post_init__(self) -> None:
         if self.since_ms is not None and self.until_ms is not None and self.since_ms >= self.until_ms:
             raise WrongOption("--since must be before --until.")
+
+    def check_queues(self, run: Run) -> None:
+        """Raises `WrongOption` for a name that is no queue's: of a misspelled one there would be nothing to tell.
+
+        The name of a queue that is gone, or yet to come, can be written as a pattern; those are never refused.
+        """
+        unknown = {name for name in self.queues if not _PATTERN.search(name)}
+        if not unknown or (run.namespace is not None and _PATTERN.search(run.namespace)):
+            return
+        if self.archive is not None:
+            place, cure = (
+                f"the archive {self.archive}",
+                f"`smista pipeline reconcile --archive {self.archive}` lists them",
+            )
+            unknown -= self._archived(run, unknown)
+        else:
+            place, cure = "the broker", "`smista queues` lists them"
+            with run.client() as client:
+                unknown.difference_update(client.queues())
+        if unknown:
+            name = min(unknown)
+            raise WrongOption(f"There is no queue {name!r} in {place}: {cure}. For one that is gone write '{name}*'.")
+
+    def _archived(self, run: Run, names: set[str]) -> set[str]:
+        """Those of the names that the archive knows: rows are theirs, or lead there."""
+        from smista.spark.pipelines.manifests import Archive
+
+        place = Archive(self.archive or "")
+        place.must_exist()
+        found = {file.queue for manifest in place.manifests() for file in manifest.files} & names
+        if found == names:
+            return found
+        led_to = place.rows(run.spark).select("target_queue").where(sql.col("target_queue").isin(*names)).distinct()
+        return found | {row.target_queue for row in led_to.collect()}
 
     def rows(self, run: Run, *, columns: list[str] | None = None) -> DataFrame:
         """The rows with these columns, all of them where none are named; of all queues.

@@ -74,13 +74,15 @@ class Run:
     @property
     def spark(self) -> SparkSession:
         if self._spark is None:
-            from smista.spark import session
+            from smista.spark import register, session
 
             self.tell("Starting Spark ...")
             self._spark = session("smista pipeline", master=self._master, conf={**self._local(), **self._conf})
             if hasattr(self._spark, "_jsparkSession"):  # not over Spark Connect
                 self._spark.sparkContext.setLogLevel("OFF")  # what fails is told once, by us
+                _silence_pyspark()
             _prepare(self._spark)
+            register(self._spark)  # found by itself where Smista is installed, but not where it came by --py-files
         return self._spark
 
     def _local(self) -> dict[str, str]:
@@ -89,16 +91,25 @@ class Run:
             return {}
         return {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
 
-    def client(self) -> Client:
-        """A client of the broker, not connected yet."""
+    def client(self, namespace: str | None = None) -> Client:
+        """A client of the broker, not connected yet; in the run's namespace unless another is named."""
         from smista.client import Client
 
-        return Client(self.endpoint, namespace=self.namespace, retry_for_ms=10_000)
+        return Client(self.endpoint, namespace=namespace or self.namespace, retry_for_ms=10_000)
 
     def must_reach_broker(self) -> None:
         """Raises `ConnectionFailed` at once where nobody is, rather than after Spark has been started and has tried."""
         with self.client():
             pass
+
+    def must_find(self, target: Mapping[str, str], namespace: str | None = None) -> None:
+        """Raises `WrongOption` where there is no such queue, or exchange, to publish to; before anything is done."""
+        with self.client(namespace) as client:
+            for kind, name in target.items():
+                known = client.queues(prefix=name) if kind == "queue" else [each.name for each in client.exchanges()]
+                if name and name not in known:
+                    cure = f"smista declare {name}" if kind == "queue" else f"smista exchange declare {name}"
+                    raise errors.WrongOption(f"There is no {kind} {name!r} at the broker; make it first: {cure}")
 
     @property
     def broker_options(self) -> dict[str, str]:
@@ -119,7 +130,7 @@ class Run:
 
     def repeat(self, work: Callable[[], T]) -> T:
         """Do the work; with an interval, again and again. Returns what it returned last."""
-        with self._stoppable(), failures_explained():
+        with self._stoppable():
             done = work()
             while self.interval_ms is not None and not self._is_told_to_stop.wait(self.interval_ms / 1000):
                 done = work()
@@ -131,7 +142,7 @@ class Run:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{self.interval_ms} milliseconds")
-        with self._stoppable(), failures_explained():
+        with self._stoppable():
             query = writer.start()
             try:
                 return self._watch(query)
@@ -172,6 +183,13 @@ class Run:
                 signal.signal(number, handler)
 
 
+def _silence_pyspark() -> None:
+    """PySpark writes down every error of its own, with the trace of Java's calls."""
+    from pyspark.logger import PySparkLogger
+
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+
+
 def _prepare(spark: SparkSession) -> None:
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
@@ -179,18 +197,26 @@ def _prepare(spark: SparkSession) -> None:
 
 @contextlib.contextmanager
 def failures_explained() -> Iterator[None]:
-    """Spark's errors as one sentence: they come with the stack traces of two languages around the cause."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
+    """Errors of Spark and of the file system as one sentence each: Spark's come with the stack traces of two languages
+    around the cause."""
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise PipelineFailed(f"{error.filename} cannot be used: {error.strerror}.") from error
+    except Exception as error:
+        # Not by their classes: what has not been started yet has not been imported, and need not be there.
+        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+            raise
         raise explained(str(error)) from error
 
 
 _RAISED = re.compile(r"^((?:\w+\.)*)([A-Z]\w*): (.+)$")
 _SOURCE = f"{errors.__name__}."
+_PACKAGE = re.compile(r"^(?:[a-z]\w*\.)+(?=[A-Z]\w*: )")
+_UNREADABLE = re.compile(r"Encountered error while reading file (?:file:/*(?=/))?(\S+?)\.(?:\s|$)")
+_SQLSTATE = re.compile(r"\.? SQLSTATE: \w+.*$")
 
 
 def explained(text: str) -> errors.SparkError:
@@ -204,4 +230,9 @@ def explained(text: str) -> errors.SparkError:
                 return known(raised[3])
             return PipelineFailed(raised[3] if raised[1].startswith("smista.") else f"{raised[2]}: {raised[3]}")
     caused = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return PipelineFailed(caused[-1] if caused else next(iter(lines), "Spark gave no reason."))
+    told = caused[-1] if caused else next(iter(lines), "Spark gave no reason.")
+    cause = _SQLSTATE.sub("", _PACKAGE.sub("", told))
+    unreadable = _UNREADABLE.search(text)
+    if unreadable is not None:
+        return PipelineFailed(f"{unreadable[1]} cannot be read: {cause}. Restore it, or leave it out.")
+    return PipelineFailed(cause)

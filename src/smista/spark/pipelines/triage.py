@@ -10,7 +10,8 @@ Writes two tables and a page:
     TO/letters       one row a message that is dead now: its id, where it lies, where it died, its group, its headers
     TO/report.html
 
-The trend compares the last quarter of the time a group is seen in with the quarter before that.
+The time from the first death to the last row that was read is cut into slices. The trend compares the last quarter of
+them with the quarter before that: a group of which nobody died in either is over.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SAMPLES = 5
 SHOWN_MAX = 20
 REPORTED_MAX = 200
 SLICES = 24
-"""Into so many parts the time from the first to the last death is cut, for the little plots."""
+"""Into so many parts the time from the first death on is cut."""
 ERROR_MAX = 300
 
 _MARKS = [
@@ -68,6 +69,7 @@ def triage(
     """Group dead letters by reason, error and shape of body, and tell what each group is."""
     place = local_path(to)
     rows_from = source(archive, queue, since, until)
+    rows_from.check_queues(run)
 
     def once() -> Summary:
         letters = rows_from.only(deaths(rows_from.rows(run, columns=list(COLUMNS)))).persist()
@@ -115,6 +117,7 @@ def deaths(rows: DataFrame) -> DataFrame:
         .withColumn("error", normalised(sql.coalesce("said", sql.lit(""))))
         .withColumn("shape", shape(sql.col("body")))
         .withColumn("group", sql.substring(sql.sha2(sql.concat_ws("\0", *GROUP), 256), 1, 12))
+        .crossJoin(sql.broadcast(rows.agg(sql.max("at").alias("read_until"))))
         .drop("body", "end", "root")
     )
 
@@ -178,12 +181,13 @@ def groups(letters: DataFrame) -> DataFrame:
 
 
 def _slices(letters: DataFrame) -> DataFrame:
-    """How many died in each slice of the time from the first to the last death of all."""
+    """How many died in each slice of the time from the first death of all to the last row that was read."""
     edges = letters.agg(
-        sql.min(sql.unix_millis("died_at")).alias("first"), sql.max(sql.unix_millis("died_at")).alias("last")
+        sql.min(sql.unix_millis("died_at")).alias("first"), sql.max(sql.unix_millis("read_until")).alias("last")
     )
+    # Counted from the end, so that one who died just now is in the last slice however short the time is.
     length = sql.greatest((sql.col("last") - sql.col("first") + 1) / SLICES, sql.lit(1.0))
-    place = sql.floor((sql.unix_millis("died_at") - sql.col("first")) / length)
+    place = SLICES - 1 - sql.floor((sql.col("last") - sql.unix_millis("died_at")) / length)
     counts = (
         letters.crossJoin(sql.broadcast(edges))
         .groupBy("group", place.alias("place"))
