@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smista.spark import java
@@ -20,6 +22,10 @@ LOCAL = {
     "spark.ui.enabled": "false",
 }
 """Settings of a session that has no cluster, unless told otherwise."""
+NICENESS = "spark.smista.niceness"
+NICENESS_DEFAULT = 10
+"""Without a cluster, Spark computes with what others on the machine leave over: the broker, most likely. A job that
+reads the log at full speed would else double the time in which a message is confirmed."""
 COMMON = {"spark.ui.showConsoleProgress": "false"}
 
 
@@ -48,7 +54,20 @@ def session(app: str = "smista", *, master: str | None = None, conf: Mapping[str
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
+    if master is not None and master.startswith("local"):
+        _yield_to_others(spark, int(settings.get(NICENESS, NICENESS_DEFAULT)))
     return spark
+
+
+def _yield_to_others(spark: SparkSession, niceness: int) -> None:
+    """Of the JVM, and so of the workers that it starts; this process stays as it is."""
+    jvm = getattr(spark.sparkContext._gateway, "proc", None)
+    if jvm is None:  # somebody else's
+        return
+    with contextlib.suppress(OSError):
+        threads = [int(thread.name) for thread in Path(f"/proc/{jvm.pid}/task").glob("*")] or [jvm.pid]
+        for thread in threads:
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
 def register(spark: SparkSession) -> None:

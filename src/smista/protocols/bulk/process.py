@@ -22,7 +22,7 @@ from smista.protocols.bulk.log_file import LogFile
 from smista.protocols.bulk.names import Names
 from smista.protocols.bulk.plans import Planner
 
-NICENESS = 5
+NICENESS = 10
 """Who publishes and consumes goes first where cores are few."""
 
 
