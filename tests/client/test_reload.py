@@ -12,7 +12,7 @@ from smista.client import reload
 
 CHILD = """
 import os, signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("stopped", flush=True)))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(os.write(1, b"stopped\\n") and 0))
 import tasks
 print("began with", tasks.VALUE, flush=True)
 time.sleep(60)

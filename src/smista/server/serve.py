@@ -134,6 +134,7 @@ class Server:
     def _amqp_settings(self) -> AmqpSettings:
         settings = self._settings
         return AmqpSettings(
+            body_bytes_max=settings.amqp_body_bytes_max,
             handshake_timeout_s=settings.header_timeout_s,
             connections_max=settings.connections_max,
             output_bytes_max=settings.output_bytes_max,

@@ -40,6 +40,8 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     """The port for HTTP and WebSocket; 0 picks a free one."""
     amqp_port: int = 5672
     """The port for AMQP; 0 picks a free one."""
+    amqp_body_bytes_max: int = 128 * MIB
+    """The largest body over AMQP, which a queue that is declared there takes; 128 MiB as in RabbitMQ."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe of the lines that are logged."""
     log_format: Literal["text", "json"] = "text"
@@ -108,6 +110,7 @@ _TIMEOUT = (0.01, 86_400.0)
 RANGES: dict[str, tuple[float, float]] = {
     "http_port": (0, 65_535),
     "amqp_port": (0, 65_535),
+    "amqp_body_bytes_max": (1, 1 << 31),
     "connections_max": (1, 1_000_000),
     "header_bytes_max": (256, MIB),
     "request_bytes_max": (KIB, 1 << 31),

@@ -69,12 +69,17 @@ class Workshop:
         """While the worker takes nothing from the special queue."""
         control, heard = self.app.control, {"reply": True, "timeout": PATIENCE_S, "limit": 1}
         assert control.cancel_consumer(self.special, **heard)
-        with self.app.connection_for_read() as connection:
-            channel = connection.default_channel  # the worker answers before it has done it
-            while channel.queue_declare(self.special, passive=True).consumer_count:
-                time.sleep(0.02)
+        self._wait_for_consumers(0)
         yield
         assert control.add_consumer(self.special, **heard)
+        self._wait_for_consumers(1)
+
+    def _wait_for_consumers(self, count: int) -> None:
+        """Of the special queue: the worker answers before it has done it."""
+        with self.app.connection_for_read() as connection:
+            channel = connection.default_channel
+            while channel.queue_declare(self.special, passive=True).consumer_count != count:
+                time.sleep(0.02)
 
     @contextlib.contextmanager
     def dead_letters(self) -> Iterator[Any]:

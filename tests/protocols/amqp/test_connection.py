@@ -564,7 +564,7 @@ CHANNEL_ERRORS: dict[str, tuple[bytes, str]] = {
     # RabbitMQ takes it all first.
     "too large a message, before it has come": (
         publish("q") + head(1 << 40) + part(b"abc"),
-        "406 PRECONDITION_FAILED - message size 1099511627776 is larger than configured max size 1048576 (60, 40)",
+        "406 PRECONDITION_FAILED - message size 1099511627776 is larger than configured max size 134217728 (60, 40)",
     ),
     "an expiration that is no number": (
         message(b"abc", "q", properties=b"\x01\x00\x03abc"),

@@ -256,6 +256,15 @@ def test_consumers_are_told_when_their_queue_is_deleted(peer: Peer, channel: Cha
     assert (cancel.consumer_tag, cancel.nowait) == (tag, True)
 
 
+def test_who_deletes_the_queue_it_consumes_from_is_answered_before_it_hears_of_its_end(
+    channel: Channel, queue: str
+) -> None:
+    tag = channel.consume(queue)
+    channel.send(Queue.Delete(queue=queue))
+    assert isinstance(channel.next(), Queue.DeleteOk)
+    assert channel.expect(Basic.Cancel).consumer_tag == tag
+
+
 def test_clients_that_do_not_know_of_it_are_not_told(place: Place) -> None:
     with place.connect(capabilities={}) as peer:
         channel = peer.channel()

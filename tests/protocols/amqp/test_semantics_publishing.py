@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import struct
 
 import pytest
 
+from smista import Client
 from tests.protocols.amqp.peer import Basic, Channel, Closed, Message, Peer, Queue, Tx
 from tests.protocols.amqp.places import Place
 
@@ -384,13 +386,29 @@ def test_a_deduplication_header_lets_a_message_in_once(here: Place) -> None:
         assert channel.bodies(queue) == [b"first", b"other"]
 
 
-def test_a_body_over_the_brokers_limit_closes_the_channel(here: Place) -> None:
-    with here.connect() as peer:
+def test_a_large_body_comes_back_as_it_was(place: Place, channel: Channel) -> None:
+    body = random.Random(1).randbytes(22_000_000)
+    queue = channel.declare(place.name(), durable=True)
+    channel.confirm()
+    channel.publish(body, queue, delivery_mode=2)
+    assert channel.confirmed(1) == []
+    got = channel.got(queue)
+    assert got.body == body
+    channel.nack(got.tag)
+    channel.consume(queue)
+    delivered = channel.delivery()
+    assert delivered.body == body
+
+
+def test_a_body_over_the_limit_of_a_queue_of_another_door_closes_the_channel(here: Place) -> None:
+    queue = here.name()
+    with Client(here.server.url) as client, here.connect() as peer:
+        client.declare_queue(queue)
         channel = peer.channel()
-        queue = channel.declare(here.name())
         channel.publish(b"x" * ((1 << 20) + 1), queue)
         assert channel.ending() == (
-            "channel 406 PRECONDITION_FAILED - message size 1048577 is larger than configured max size 1048576"
+            "channel 406 PRECONDITION_FAILED - A body of 1048577 bytes is over the limit of 1048576 bytes for queue "
+            f"'{queue}'."
         )
         with pytest.raises(Closed):
             channel.count(queue)

@@ -121,9 +121,10 @@ async def test_a_body_over_many_frames(server: Server, size: int) -> None:
     assert await client.content() == body
 
 
-async def test_the_largest_body_and_one_byte_more(server: Server) -> None:
+async def test_the_largest_body_and_one_byte_more() -> None:
+    size = 1 << 20
+    server = await Server().start(amqp=AmqpSettings(body_bytes_max=size))
     client = await server.connect()
-    size = server.broker.body_bytes_max
     parts = [part(bytes(131_064))] * (size // 131_064) + [part(bytes(size % 131_064))]
     client.feed(on(1, declare("q")), publish("q"), head(size), *parts, on(1, GET))
     await client.expect_all(methods.QueueDeclareOk, methods.BasicGetOk)
@@ -134,6 +135,7 @@ async def test_the_largest_body_and_one_byte_more(server: Server) -> None:
         closed.reply_text == f"PRECONDITION_FAILED - message size {size + 1} is larger than configured max size {size}"
     )
     assert (closed.class_id, closed.method_id) == (60, 40)
+    await server.stop()
 
 
 async def test_a_body_is_delivered_in_frames_no_larger_than_agreed(server: Server) -> None:

@@ -189,8 +189,8 @@ def test_an_archive_is_of_the_same_queues_for_ever(run: Run, place: Archive) -> 
         archive(run, to=str(place.path), has_bodies=False)
 
 
-def test_wrong_options_are_answered_before_spark_is_started(tmp_path: Path) -> None:
-    run = Run()
+def test_wrong_options_are_answered_before_spark_is_started(broker: ServerProcess, tmp_path: Path) -> None:
+    run = Run(endpoint=broker.url)
     with pytest.raises(WrongOption, match="--from soon is neither"):
         archive(run, to=str(tmp_path), start="soon")
     with pytest.raises(WrongOption, match="not on a mounted file system"):

@@ -97,7 +97,14 @@ def _type_of(said: Said) -> str:
 
 
 def read(
-    queue: str, vhost: str, *, durable: bool, exclusive: bool, auto_delete: bool, arguments: Arguments
+    queue: str,
+    vhost: str,
+    *,
+    durable: bool,
+    exclusive: bool,
+    auto_delete: bool,
+    arguments: Arguments,
+    body_bytes_max: int | None = None,
 ) -> QueueSettings:
     """The settings that a declaration over AMQP stands for. Raises what RabbitMQ would close the channel with."""
     where = f"queue '{queue}' in vhost '{vhost}'"
@@ -125,6 +132,7 @@ def read(
         overflow=_overflow(arguments.get("x-overflow", "drop-head"), has_dead_letters=exchange is not None),
         message_ttl_ms=arguments.get("x-message-ttl"),
         retention_ms=None,
+        body_bytes_max=body_bytes_max,
         durable=durable,
         fair=arguments.get("x-fair", False),
         prefetch=1000,

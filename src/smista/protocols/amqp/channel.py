@@ -204,9 +204,15 @@ class Channel:
         self.send(methods.ChannelFlowOk(True))
 
     async def _answer(self, work: Coroutine[Any, Any, Method], *, no_wait: bool) -> None:
-        reply = await work
-        if not no_wait:
-            self.send(reply)
+        cancelled = self.connection.cancelled = []
+        try:
+            reply = await work
+            if not no_wait:
+                self.send(reply)
+        finally:
+            self.connection.cancelled = None
+            for consumer in cancelled:
+                consumer.channel.tell_cancelled(consumer)
 
     # -- qos, consume, cancel -----------------------------------------------------------------------------------------
 
@@ -334,6 +340,12 @@ class Channel:
         self.connection.wide_consumers.discard(consumer)
         # Its tags stay: to settle what is gone is no error of the client's.
         self.connection.door.exclusive_consumers.pop((self.connection.vhost, consumer.queue), None)
+        if self.connection.cancelled is None:
+            self.tell_cancelled(consumer)
+        else:
+            self.connection.cancelled.append(consumer)
+
+    def tell_cancelled(self, consumer: Consumer) -> None:
         if self.connection.has_capability("consumer_cancel_notify") and not self.is_closing:
             self.send(methods.BasicCancel(consumer.tag, True))
             self.connection.flush_soon()

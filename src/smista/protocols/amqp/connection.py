@@ -69,7 +69,7 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         self.user = ""
         self.peer = ""
         self.frame_max = door.settings.frame_max
-        self.body_bytes_max = door.broker.body_bytes_max
+        self.body_bytes_max = door.settings.body_bytes_max
         self.publisher = Publisher(self)
         self._handshake: Handshake
         self._buffer = b""

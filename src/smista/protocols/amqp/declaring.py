@@ -204,6 +204,7 @@ class Declaring:
             exclusive=method.exclusive,
             auto_delete=method.auto_delete,
             arguments=_arguments(method),
+            body_bytes_max=self._door.settings.body_bytes_max,
         )
         # A queue of this name that was exclusive may have gone through another door, or have expired.
         self._door.exclusive.pop((self._vhost, name), None)

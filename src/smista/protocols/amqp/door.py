@@ -29,6 +29,7 @@ QueueKey = tuple[str, str]
 
 
 class AmqpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    body_bytes_max: int = 128 << 20
     frame_max: int = frames.FRAME_MAX
     channel_max: int = 2047
     heartbeat_s: int = 60

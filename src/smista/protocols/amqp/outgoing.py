@@ -41,6 +41,9 @@ class Outgoing:
         """More answers wait to be read than we keep: nothing is read from it for now."""
         self.wide_consumers: set[Consumer] = set()
         """Those whose credit is opened bit by bit, as what was delivered to them goes out."""
+        self.cancelled: list[Consumer] | None = None
+        """While an answer is being made: those whose queue has gone. They hear of it after the answer, as from
+        RabbitMQ: a client that deletes the queue it consumes from waits for that first."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._acknowledged: list[Receipt] = []
