@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from smista.core import browsing, dead_letters, declaring, publishing, receiving, settling
+from smista.core import browsing, dead_letters, declaring, publishing, receiving, settling, trimming
 from smista.core.browsing import ANY, Filter, Page
 from smista.core.counters import QueueStats
 from smista.core.due import run_due
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Message, Publication, Receipt
-from smista.core.publishing import Placed
+from smista.core.publishing import Batch, Placed
 from smista.core.queue import Queue
 from smista.core.settings import QueueSettings
 from smista.core.settling import receipt_for
 from smista.core.state import BrokerState
+from smista.core.trimming import Serve
 from smista.errors import BrokerError
 
 START_MS = 1_700_000_000_000
@@ -49,6 +50,8 @@ class Bench:
         self.state = BrokerState()
         self.now_ms = now_ms
         self.chance = 0.0
+        self.serve: Serve = lambda queue, now_ms: None
+        """What whoever waits does when there is something for them, as the engine would."""
         self.queue = self.declare(name, settings or QueueSettings())
 
     # -- time -----------------------------------------------------------------------------------------------------
@@ -58,12 +61,19 @@ class Bench:
         while (next_ms := self.state.calendar.next_ms()) is not None and next_ms <= until_ms:
             self.now_ms = max(self.now_ms, next_ms)
             run_due(self.state, now_ms=self.now_ms, chance=self.chance)
+            self.keep_limits()
         self.now_ms = until_ms
 
     def leap(self, *, ms: int, limit: int = 500) -> None:
         self.now_ms += ms
         while self.state.calendar.is_behind(self.now_ms):
             run_due(self.state, now_ms=self.now_ms, limit=limit, chance=self.chance)
+            self.keep_limits()
+
+    def keep_limits(self) -> None:
+        """What a running broker does when a command is over."""
+        while self.state.crowded:
+            trimming.keep_limits(self.state, serve=self.serve, now_ms=self.now_ms)
 
     # -- queues and exchanges -------------------------------------------------------------------------------------
 
@@ -89,8 +99,8 @@ class Bench:
     def purge(self, queue: Queue | None = None, *, ready_only: bool = False) -> int:
         return declaring.purge(self.state, queue or self.queue, ready_only=ready_only, now_ms=self.now_ms)
 
-    def bury(self, limit: int = 1 << 30) -> bool:
-        return self.state.bury(limit)
+    def free_purged(self, limit: int = 1 << 30) -> bool:
+        return self.state.free_purged(limit)
 
     def pause(self) -> None:
         declaring.pause(self.state, self.queue, is_paused=True)
@@ -129,7 +139,15 @@ class Bench:
     def publish_all(
         self, publications: list[Publication], *, batch_id: str | None = None, queue: Queue | None = None
     ) -> list[publishing.Result]:
-        return publishing.publish(self.state, queue or self.queue, publications, batch_id=batch_id, now_ms=self.now_ms)
+        queue = queue or self.queue
+        step = 1 if publishing.is_one_by_one(queue) else max(1, len(publications))
+        results: list[publishing.Result] = []
+        for start in range(0, max(1, len(publications)), step):
+            part = publications[start : start + step]
+            batch = None if batch_id is None else Batch(batch_id, start, len(part) == len(publications))
+            results += publishing.publish(self.state, queue, part, batch=batch, now_ms=self.now_ms)
+            self.keep_limits()
+        return results
 
     def publish_many(self, count: int) -> list[int]:
         """Bodies b"0", b"1" and so on; returns the ids."""
@@ -137,9 +155,11 @@ class Bench:
 
     def publish_to(self, exchange: str, body: bytes = b"x", *, envelope: Envelope | None = None) -> list[Placed]:
         publication = Publication(body, envelope or Envelope(exchange=exchange))
-        return publishing.publish_to_exchange(
+        placed = publishing.publish_to_exchange(
             self.state, self.state.namespace("/"), exchange, publication, now_ms=self.now_ms
         )
+        self.keep_limits()
+        return placed
 
     def receive(
         self,
@@ -178,7 +198,7 @@ class Bench:
         _raise(settling.acknowledge(self.state, [delivery.receipt], now_ms=self.now_ms))
 
     def nack(self, delivery: Delivery, *, requeue: bool = True, delay_ms: int | None = None, error: str = "") -> bool:
-        return settling.nack(
+        is_retried = settling.nack(
             self.state,
             delivery.receipt,
             requeue=requeue,
@@ -187,12 +207,15 @@ class Bench:
             chance=self.chance,
             now_ms=self.now_ms,
         )
+        self.keep_limits()
+        return is_retried
 
     def reject(self, delivery: Delivery, *, error: str = "") -> bool:
         return self.nack(delivery, requeue=False, error=error)
 
     def release(self, delivery: Delivery) -> None:
         settling.release(self.state, delivery.receipt, now_ms=self.now_ms)
+        self.keep_limits()
 
     def extend(self, delivery: Delivery, *, lease_ms: int) -> None:
         _raise(settling.extend(self.state, [delivery.receipt], lease_ms, now_ms=self.now_ms))
@@ -213,7 +236,12 @@ class Bench:
         self, messages: Iterable[Message], *, out_of: Queue | None = None, to: Queue | None = None
     ) -> list[Message]:
         out_of = out_of or self.find(self.queue.name + "_dlq")
-        return dead_letters.redrive(self.state, out_of, messages, to=to, now_ms=self.now_ms)
+        moved = dead_letters.redrive(self.state, out_of, messages, to=to, now_ms=self.now_ms)
+        self.keep_limits()
+        return moved
+
+    def matching(self, wanted: Filter = ANY, *, queue: Queue | None = None) -> list[Message]:
+        return self.browse(wanted, limit=10_000, queue=queue).messages
 
     # -- looking --------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from smista.core.browsing import Filter, get, matching
+from smista.core.browsing import Filter, get
 from smista.core.errors import InvalidArgument, MessageNotFound
 from smista.core.message import Reason, State
 from smista.core.settings import DeadLetterMode, QueueSettings
@@ -53,7 +53,7 @@ def mixed() -> Bench:
 def test_filters(mixed: Bench, wanted: Filter, expected: list[bytes]) -> None:
     before = mixed.all_stats()
     assert bodies(mixed.browse(wanted).messages) == expected
-    assert bodies(matching(mixed.queue, wanted)) == expected
+    assert bodies(mixed.matching(wanted)) == expected
     assert mixed.all_stats() == before
 
 
@@ -96,7 +96,7 @@ def test_walking_through_all_that_matches_ends_even_if_each_comes_back_behind() 
     for number in range(5):
         bench.publish(b"%d" % number)
         bench.reject(bench.receive_one())
-    moved = bench.redrive(matching(bench.queue), out_of=bench.queue)
+    moved = bench.redrive(bench.matching(), out_of=bench.queue)
     assert bodies(moved) == [b"0", b"1", b"2", b"3", b"4"]
     assert bench.counts() == (5, 0, 0, 0)
 

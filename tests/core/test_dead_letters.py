@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from smista.core.browsing import Filter, last_error, matching
+from smista.core.browsing import Filter, last_error
 from smista.core.declaring import bind, declare_exchange
 from smista.core.errors import MessageNotFound, QueueFull, QueueNotFound, StaleReceipt
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
@@ -352,7 +352,7 @@ def test_some_can_be_chosen_by_what_killed_them(orders: Bench) -> None:
     kill(orders, b"2", error="bad input")
     kill(orders, b"3", error="database is gone")
     letters = orders.find("orders_dlq")
-    orders.redrive(list(matching(letters, Filter(error_contains="database"))))
+    orders.redrive(orders.matching(Filter(error_contains="database"), queue=letters))
     assert orders.receive_bodies() == [b"1", b"3"]
     assert bodies(orders.dead_letters()) == [b"2"]
 

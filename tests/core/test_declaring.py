@@ -162,8 +162,8 @@ def test_deleting_takes_messages_and_bindings_along(orders: Bench) -> None:
         orders.find("orders")
     assert orders.publish_to("all") == []
     orders.pass_time(ms=2 * LEASE_MS)
-    orders.bury()
-    assert orders.state.graves == []
+    orders.free_purged()
+    assert orders.state.purged == []
 
 
 def test_a_queue_made_again_is_another_one(orders: Bench) -> None:

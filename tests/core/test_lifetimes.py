@@ -100,10 +100,8 @@ def test_a_late_acknowledgement_comes_too_late_once_the_message_expired(orders: 
 
 
 def test_a_time_to_live_of_nothing_means_now_or_never(orders: Bench) -> None:
-    orders.publish(b"now", ttl_ms=0)
-    assert orders.receive_bodies() == [b"now"]
+    """Now: whoever waits already, see `test_rabbitmq_rules`."""
     orders.publish(b"never", ttl_ms=0)
-    orders.pass_time(ms=16)
     assert orders.receive_bodies() == []
     assert bodies(orders.dead_letters()) == [b"never"]
 

@@ -304,6 +304,9 @@ class BrokerBesideModel(RuleBasedStateMachine):
         if deduplication_id is not None:
             window_ms = self.settings[queue].dedup_window_ms
             self.seen[queue, deduplication_id] = (number, self.now_ms + window_ms)
+        if lifetimes and not min(lifetimes) and not delay_ms:
+            self.next_sequence = number + 1
+            self.die(self.known[number], Reason.EXPIRED)
 
     def _publish(
         self,
@@ -502,8 +505,8 @@ class BrokerBesideModel(RuleBasedStateMachine):
         self.bench.extend(delivery, lease_ms=lease_ms)
         message.lease_ends_at_ms = self.now_ms + lease_ms
 
-    @rule(queue=st.sampled_from(NAMES), ready_only=st.booleans(), bury=st.sampled_from((0, 1, 1000)))
-    def purge(self, queue: str, ready_only: bool, bury: int) -> None:
+    @rule(queue=st.sampled_from(NAMES), ready_only=st.booleans(), freed=st.sampled_from((0, 1, 1000)))
+    def purge(self, queue: str, ready_only: bool, freed: int) -> None:
         going = self.of(queue, READY) if ready_only else self.of(queue)
         assert self.bench.purge(self.queues[queue], ready_only=ready_only) == len(going)
         for message in going:
@@ -511,7 +514,7 @@ class BrokerBesideModel(RuleBasedStateMachine):
         self.totals[queue]["purged"] += len(going)
         if not ready_only:
             self.seen = {key: value for key, value in self.seen.items() if key[0] != queue}
-        self.bench.bury(bury)
+        self.bench.free_purged(freed)
 
     @rule(ms=st.one_of(st.integers(1, 40), st.integers(41, 900), st.just(150_000)))
     def pass_time(self, ms: int) -> None:

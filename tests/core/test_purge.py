@@ -44,7 +44,7 @@ def test_what_is_sent_later_survives(orders: Bench) -> None:
     orders.publish(b"before")
     orders.purge()
     orders.publish(b"after")
-    orders.bury()
+    orders.free_purged()
     assert orders.receive_bodies() == [b"after"]
     invariants.check(orders.state)
 
@@ -84,12 +84,12 @@ def test_memory_is_freed_in_slices(orders: Bench) -> None:
     for _ in range(10):
         orders.publish(b"12345", ttl_ms=100_000)
     orders.purge()
-    assert orders.stats().body_bytes == 50
-    assert orders.bury(4)
-    assert orders.stats().body_bytes == 30
-    invariants.check(orders.state)
-    assert not orders.bury(100)
     assert orders.stats().body_bytes == 0
+    assert orders.free_purged(4)
+    assert sum(map(len, orders.state.purged)) == 6
+    invariants.check(orders.state)
+    assert not orders.free_purged(100)
+    assert orders.state.purged == []
 
 
 def test_a_purge_costs_the_same_however_deep_the_queue(orders: Bench) -> None:
@@ -115,7 +115,7 @@ def test_two_purges_one_after_the_other(orders: Bench) -> None:
     assert (orders.purge(ready_only=True), orders.purge()) == (3, 0)
     orders.publish_many(2)
     assert orders.purge() == 2
-    orders.bury()
+    orders.free_purged()
     assert orders.stats().body_bytes == 0
     invariants.check(orders.state)
 

@@ -139,7 +139,7 @@ class Waiting:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.got: list[bytes] = []
-        bench.state.serve_now = self.serve
+        bench.serve = self.serve
         bench.queue.is_watched = True
 
     def serve(self, queue: Queue, now_ms: int) -> None:

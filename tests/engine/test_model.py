@@ -291,9 +291,13 @@ class ReplayMachine(RuleBasedStateMachine):
         if (queue := self.find(name)) is not None:
             declaring.purge(self.world.state, queue, ready_only=ready_only, now_ms=self.world.now_ms)
 
+    @rule()
+    def keep_limits(self) -> None:
+        self.world.keep_limits()
+
     @rule(limit=st.integers(1, 5))
-    def bury(self, limit: int) -> None:
-        self.world.state.bury(limit)
+    def free_purged(self, limit: int) -> None:
+        self.world.state.free_purged(limit)
 
     @rule(name=NAMES, is_paused=st.booleans())
     def pause(self, name: str, is_paused: bool) -> None:

@@ -17,6 +17,7 @@ from smista.core.exchanges import Exchange
 from smista.core.message import Message, State
 from smista.core.queue import Queue
 from smista.core.state import BrokerState, Namespace
+from smista.core.trimming import keep_limits
 from smista.engine.claim_records import claimant_record, commit_record
 from smista.engine.clock import Clock
 from smista.engine.reclaim import Reclaimer, note_opened
@@ -72,14 +73,18 @@ class World:
             if not self.state.calendar.is_behind(self.now_ms):
                 return
             run_due(self.state, now_ms=self.now_ms, limit=5, chance=0.5)
+            self.keep_limits()
         raise AssertionError("what is due never comes to an end")
+
+    def keep_limits(self) -> None:
+        keep_limits(self.state, serve=lambda queue, now_ms: None, now_ms=self.now_ms)
 
     # -- replaying ----------------------------------------------------------------------------------------------------
 
     def check(self, front: int | None = None) -> None:
         """Replaying the log gives an equal broker."""
         self.seal()
-        while self.state.bury(EVERYTHING):
+        while self.state.free_purged(EVERYTHING):
             pass
         state, recorder, _ = self._replay(self.front if front is None else front)
         live, replayed = dump(self.state, self.now_ms), dump(state, self.now_ms)
@@ -126,7 +131,7 @@ def _nobody_holds(messages: list[Message]) -> None:
     raise AssertionError(f"{len(messages)} messages are held by nobody here")
 
 
-def _nothing_is_paged_out(message: Message) -> bytes:
+def _nothing_is_paged_out(message: Message) -> bool:
     raise AssertionError(f"the body of message {message.sequence} is not in memory")
 
 

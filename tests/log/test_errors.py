@@ -20,12 +20,14 @@ from smista.log.errors import (
     LogFull,
     LogLocked,
     LogNewer,
+    LogUnreadable,
 )
 
 PAGE = (Path(__file__).parents[2] / "docs" / "log.md").read_text()
 EVERY_ERROR = [
     LogError("the log in /data cannot be used"),
     LogDamaged("/data", position=7, what="its CRC does not match"),
+    LogUnreadable("/data", position=7, what="it cannot be read (I/O error)"),
     LogForeign("/data", what="it holds notes.txt"),
     LogNewer("/data", found=2, known=1),
     LogLocked("/data", pid=42),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -13,7 +13,7 @@ from smista.core.errors import InvalidArgument, MessageNotFound
 from smista.core.message import Message, Reason, State
 from smista.core.queue import Queue
 
-LOOKED_AT_MAX = 20_000
+LOOKED_AT_MAX = 1_000
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,15 +61,13 @@ class Page(msgspec.Struct, frozen=True):
 def browse(queue: Queue, wanted: Filter = ANY, *, after: int = 0, limit: int = 100) -> Page:
     """Messages in the order of their sequences, from the first above `after`.
 
-    Looks at no more than some thousand messages a call, so a page may be short and still have a next one.
+    Looks at no more than `LOOKED_AT_MAX` messages a call, so a page may be short and still have a next one.
     """
     if not 1 <= limit <= 10_000:
         raise InvalidArgument(f"A page has 1 to 10000 messages, not {limit}.")
-    tables = [queue.tables()[_TABLES[wanted.state]]] if wanted.state in _TABLES else list(queue.tables())
-    sequences = sorted(sequence for table in tables for sequence in table)
+    sequences = sequences_after(queue, after, LOOKED_AT_MAX + 1, wanted.state)
     found: list[Message] = []
-    start = bisect_right(sequences, after)
-    for sequence in sequences[start : start + LOOKED_AT_MAX]:
+    for sequence in sequences[:LOOKED_AT_MAX]:
         message = queue.find(sequence)
         assert message is not None
         after = sequence
@@ -80,15 +78,15 @@ def browse(queue: Queue, wanted: Filter = ANY, *, after: int = 0, limit: int = 1
     return Page(found, after if sequences and after < sequences[-1] else None)
 
 
+def sequences_after(queue: Queue, after: int, limit: int, state: State | None = None) -> list[int]:
+    """The lowest `limit` sequences above `after`, of messages in one state or in any. However deep the queue is, this
+    looks at a few thousand of them."""
+    tables = [queue.tables()[_TABLES[state]]] if state in _TABLES else queue.tables()
+    found = [table.above(after, limit) for table in tables if table]
+    return (found[0] if len(found) == 1 else sorted(chain.from_iterable(found)))[:limit]
+
+
 _TABLES: dict[State | None, int] = {State.READY: 0, State.SCHEDULED: 1, State.IN_FLIGHT: 2, State.DEAD: 3}
-
-
-def matching(queue: Queue, wanted: Filter = ANY) -> Iterator[Message]:
-    """What is in the queue now and is accepted by a filter when its turn comes; it may change in between."""
-    for sequence in sorted(sequence for table in queue.tables() for sequence in table):
-        message = queue.find(sequence)
-        if message is not None and wanted.accepts(message):
-            yield message
 
 
 def get(queue: Queue, sequence: int) -> Message:

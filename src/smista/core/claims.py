@@ -372,7 +372,9 @@ def work_off(state: BrokerState, queue: Queue, claim: Claim, limit: int, *, chan
         outcomes = acknowledge(state, receipts, now_ms=now_ms)
         late += sum(outcome is not None for outcome in outcomes)
     else:
-        late += sum(not _give_back(state, claim, receipt, chance, now_ms) for receipt in receipts)
+        for receipt in receipts:
+            late += not _give_back(state, claim, receipt, chance, now_ms)
+            state.journal.between()
     claim.worked_off = min(end, claim.row_count)
     claim.late_count += late
     claim.settled_count += claim.worked_off - start - late

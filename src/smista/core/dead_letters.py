@@ -15,6 +15,7 @@ import msgspec
 from smista.core.declaring import declare_queue, look_after
 from smista.core.errors import MessageNotFound, QueueFull
 from smista.core.exchanges import route
+from smista.core.limits import drops_first, has_room, may_not_stay
 from smista.core.message import Death, Envelope, Fate, Message, Reason, State
 from smista.core.queue import Queue, error_text
 from smista.core.settings import NAME_BYTES_MAX, DeadLetterMode, Overflow, QueueSettings
@@ -22,7 +23,9 @@ from smista.core.state import BrokerState
 
 DEAD_LETTER_SUFFIX = "_dlq"
 DEATHS_KEPT = 16
-BURIED_AT_ONCE = 1000
+DROPPED_AT_ONCE = 100
+"""How many messages one that enters may push out at once; `trimming` drops the rest, some at a time."""
+BODY_LOST = "The body cannot be read from the log, so the message cannot be moved to where its body is written again."
 MOVES = (DeadLetterMode.MOVE, DeadLetterMode.MOVE_OR_DROP)
 
 
@@ -39,7 +42,7 @@ def expire(
     # What is dead already can only outlive the retention.
     is_ttl = message.expires_at_ms is not None and message.expires_at_ms <= now_ms and message.state is not State.DEAD
     if is_ttl and queue.settings.dead_letter in MOVES:
-        bury_in_dead_letters(state, queue, message, Reason.EXPIRED, failed_by=failed_by, error=error, now_ms=now_ms)
+        dead_letter(state, queue, message, Reason.EXPIRED, failed_by=failed_by, error=error, now_ms=now_ms)
     else:
         discard(state, queue, message, Reason.EXPIRED if is_ttl else Reason.RETIRED, now_ms=now_ms)
 
@@ -50,7 +53,7 @@ def discard(state: BrokerState, queue: Queue, message: Message, reason: Reason, 
     apply_removed(queue, message, reason)
 
 
-def bury_in_dead_letters(
+def dead_letter(
     state: BrokerState,
     queue: Queue,
     message: Message,
@@ -76,6 +79,9 @@ def set_aside(state: BrokerState, queue: Queue, message: Message, fate: Fate) ->
         discard(state, queue, message, fate.reason, now_ms=fate.at_ms)
         return True
     targets = _targets(state, queue, message, fate) if mode in MOVES else []
+    if targets and not _can_be_written(state, queue, message, targets):
+        park(state, queue, message, Reason.DAMAGED, failed_by=fate.failed_by, error=BODY_LOST, now_ms=fate.at_ms)
+        return True
     if targets:
         _move_to(state, queue, message, targets, fate, _address(queue, message))
     elif mode is DeadLetterMode.MOVE_OR_DROP:
@@ -113,59 +119,26 @@ def _move_to(
     """
     sequence = state.next_sequence
     state.next_sequence = sequence + len(targets)
-    copy = _restart(message, targets[0], sequence, fate.at_ms)
+    moved = _restart(message, targets[0], sequence, fate.at_ms)
     if address is not None:
-        copy.envelope = readdressed(message.envelope, *address)
-    apply_moved(source, message, targets[0], copy, fate)
-    state.journal.moved(source, message, targets[0], copy, fate)
+        moved.envelope = readdressed(message.envelope, *address)
+    apply_moved(source, message, targets[0], moved, fate)
+    state.journal.moved(source, message, targets[0], moved, fate)
     if address is not None:
-        state.journal.readdressed(targets[0], copy)
-    moved = copy
+        state.journal.readdressed(targets[0], moved)
+    copies: list[tuple[Queue, Message]] = []
     for extra, target in enumerate(targets[1:], 1):
         copy = _restart(moved, target, sequence + extra, fate.at_ms)
         copy.number = copy.sequence
         target.insert(copy, fate.at_ms)
-        state.journal.copied(target, copy, moved)
-    for target in targets:
+        copies.append((target, copy))
+    if copies:
+        state.journal.copied(copies, moved)
+    for target, copy in ((targets[0], moved), *copies):
         look_after(target, fate.at_ms)
-        trim(state, target, now_ms=fate.at_ms)
+        if may_not_stay(target, copy, fate.at_ms):
+            state.crowd(target, copy, fate.at_ms)
     return moved
-
-
-def trim(state: BrokerState, queue: Queue, *, now_ms: int) -> None:
-    """Where a queue lets everything in and its first ready messages go instead: bring it back within its limits."""
-    settings = queue.settings
-    while drops_first(queue):
-        is_too_deep = settings.max_depth is not None and queue.limited_depth > settings.max_depth
-        is_too_big = settings.max_bytes is not None and queue.limited_bytes > settings.max_bytes
-        if is_too_big and state.graves:
-            # The bytes of what was purged count until they are freed.
-            state.bury(BURIED_AT_ONCE)
-            continue
-        first = None if queue.line is None else queue.line.first()
-        if first is None or not (is_too_deep or is_too_big):
-            return
-        fate = Fate(Reason.OVERFLOW, None, "", now_ms)
-        if settings.overflow is Overflow.DROP_OLDEST or not set_aside(state, queue, first, fate):
-            discard(state, queue, first, Reason.OVERFLOW, now_ms=now_ms)
-
-
-def take_now_or_never(state: BrokerState, queue: Queue, *, now_ms: int) -> None:
-    """Messages came back, or became ready: where only so many may stay, whoever waits gets theirs first."""
-    if drops_first(queue):
-        if state.serve_now is not None and queue.is_watched:
-            state.serve_now(queue, now_ms)
-        trim(state, queue, now_ms=now_ms)
-
-
-def drops_first(queue: Queue) -> bool:
-    """Whether a publish to this queue never fails for its limits, as in RabbitMQ: it may itself be what has to go."""
-    settings = queue.settings
-    return (
-        settings.limit_ready_only
-        and settings.overflow in (Overflow.DROP_OLDEST, Overflow.DEAD_LETTER_OLDEST)
-        and (settings.max_depth is not None or settings.max_bytes is not None)
-    )
 
 
 def redrive(
@@ -188,8 +161,21 @@ def redrive(
         target = to or source_of(state, queue, message)
         if target is not queue and not has_room(target, message.body_bytes):
             raise QueueFull(f"Queue {target.name!r} is full; what has not been redriven yet stays in {queue.name!r}.")
+        if not _can_be_written(state, queue, message, [target]):
+            if message.state is not State.DEAD:
+                park(state, queue, message, Reason.DAMAGED, error=BODY_LOST, now_ms=now_ms)
+            continue
         moved.append(_move_to(state, queue, message, [target], Fate(Reason.REDRIVEN, None, "", now_ms)))
     return moved
+
+
+def _can_be_written(state: BrokerState, source: Queue, message: Message, targets: list[Queue]) -> bool:
+    """Whether a move can do what it must with the body: asked before it begins, so that it never ends halfway.
+
+    Within the log a move leaves the body where it is. Copies, and a queue on only one side of it that is not durable,
+    need its bytes."""
+    stays = len(targets) == 1 and source.settings.durable == targets[0].settings.durable
+    return stays or state.journal.has_body(message)
 
 
 def source_of(state: BrokerState, queue: Queue, message: Message) -> Queue:
@@ -277,14 +263,6 @@ def _die(queue: Queue, message: Message, fate: Fate) -> None:
     message.deaths = (*others[-DEATHS_KEPT + 1 :], death)
 
 
-def has_room(queue: Queue, body_bytes: int) -> bool:
-    settings = queue.settings
-    return drops_first(queue) or (
-        (settings.max_depth is None or queue.limited_depth < settings.max_depth)
-        and (settings.max_bytes is None or queue.limited_bytes + body_bytes <= settings.max_bytes)
-    )
-
-
 # -- where to ---------------------------------------------------------------------------------------------------------
 
 
@@ -335,11 +313,15 @@ def _can_take(state: BrokerState, target: Queue, message: Message, fate: Fate) -
     limit = target.settings.max_bytes
     if limit is not None and message.body_bytes > limit and not drops_first(target):
         return False
-    while not has_room(target, message.body_bytes):
+    for _ in range(DROPPED_AT_ONCE):
+        if has_room(target, message.body_bytes):
+            return True
         oldest = None if target.line is None else target.line.oldest()
         if target.settings.overflow is not Overflow.DROP_OLDEST or oldest is None:
             return False
         discard(state, target, oldest, Reason.OVERFLOW, now_ms=fate.at_ms)
+    # A limit that was lowered, or one large body for many small ones: the rest goes when this is over.
+    state.crowd(target, None, fate.at_ms)
     return True
 
 

@@ -52,8 +52,10 @@ def is_same(present: QueueSettings, wanted: QueueSettings) -> bool:
     return present == msgspec.structs.replace(wanted, annotations=present.annotations)
 
 
-_INDEXED_BY = ("fair", "limit_ready_only", "max_bytes", "ordered", "priority_policy", "rate_limit")
-"""Settings on which a queue's indexes are built; to change any other costs the same however deep the queue is."""
+_LINED_UP_BY = ("fair", "ordered")
+"""Settings on which the order of a queue's ready messages is built. To change any other costs the same however deep the
+queue is."""
+LINED_UP_ANEW_MAX = 10_000
 
 
 def alter_queue(state: BrokerState, queue: Queue, settings: QueueSettings, *, now_ms: int) -> None:
@@ -62,11 +64,13 @@ def alter_queue(state: BrokerState, queue: Queue, settings: QueueSettings, *, no
     if settings.durable != queue.settings.durable:
         raise QueueDiffers(f"Queue {queue.name!r} cannot change between durable and not; declare another one.")
     _check_dead_letter_cycle(state, queue.name, settings, queue.namespace)
-    is_indexed_anew = any(getattr(settings, name) != getattr(queue.settings, name) for name in _INDEXED_BY)
-    queue.settings = settings
-    if is_indexed_anew:
-        queue.detach()
-        queue.attach(now_ms)
+    changed = [name for name in _LINED_UP_BY if getattr(settings, name) != getattr(queue.settings, name)]
+    if changed and queue.message_count > LINED_UP_ANEW_MAX:
+        raise QueueNotEmpty(
+            f"Queue {queue.name!r} holds {queue.message_count} messages; {' and '.join(changed)} can be changed while "
+            f"it holds {LINED_UP_ANEW_MAX} at most. Consume or purge it first, or declare another queue."
+        )
+    queue.apply_settings(settings, now_ms, is_lined_up_anew=bool(changed))
     schedule_check(queue, now_ms)
     if queue.is_watched:
         # A limit may be gone that held those who wait.
@@ -102,7 +106,7 @@ def purge(state: BrokerState, queue: Queue, *, ready_only: bool = False, now_ms:
     count = len(queue.ready) if ready_only else queue.message_count
     queue.used_at_ms = now_ms
     state.journal.purged(queue, state.next_sequence, count, ready_only=ready_only, at_ms=now_ms)
-    state.inter(queue, ready_only=ready_only)
+    state.empty(queue, ready_only=ready_only)
     return count
 
 

@@ -7,10 +7,13 @@ up anybody else for long.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from smista.core.calendar import Entry
 from smista.core.claims import Claim, ClaimState, expire_claim, work_off
-from smista.core.dead_letters import expire, take_now_or_never
+from smista.core.dead_letters import expire
 from smista.core.declaring import delete_queue, schedule_check
+from smista.core.limits import drops_first
 from smista.core.message import Message, Reason, State
 from smista.core.queue import Queue
 from smista.core.retry import spread
@@ -24,36 +27,48 @@ ROWS_AT_ONCE = 250
 def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float = 0.0) -> list[Entry]:
     """Do what is due, up to about `limit` things. Returns due entries that are not of the core (the engine's own)."""
     foreign: list[Entry] = []
-    readied: dict[Queue, list[Message]] = {}
-    for entry in state.calendar.pop_due(now_ms, limit):
+    due = state.calendar.pop_due(now_ms, limit)
+    # What becomes ready is one record per queue, so it comes first: nothing else may happen to it before that is noted.
+    for entry in _become_ready(state, due, now_ms):
+        state.journal.between()
         if type(entry) is Message:
             # An earlier one in this slice may have settled it.
             if entry.deadline_ms is not None and entry.deadline_ms <= now_ms:
-                _message_due(state, entry, readied, now_ms, chance)
+                _message_due(state, entry, now_ms, chance)
         elif type(entry) is Queue:
             _queue_due(state, entry, now_ms)
         elif type(entry) is Claim:
             _claim_due(state, entry, now_ms, chance)
         else:
             foreign.append(entry)
-    for queue, messages in readied.items():
-        state.journal.became_ready(queue, messages, now_ms)
-        take_now_or_never(state, queue, now_ms=now_ms)
     return foreign
 
 
-def _message_due(
-    state: BrokerState, message: Message, readied: dict[Queue, list[Message]], now_ms: int, chance: float
-) -> None:
+def _become_ready(state: BrokerState, due: Sequence[Entry], now_ms: int) -> list[Entry]:
+    """The scheduled messages among what is due; returns the rest of it."""
+    readied: dict[Queue, list[Message]] = {}
+    others: list[Entry] = []
+    for entry in due:
+        queue = state.queues.get(entry.queue) if type(entry) is Message else None
+        if queue is not None and type(entry) is Message and queue.scheduled.get(entry.sequence) is entry:
+            queue.become_ready(entry, now_ms)
+            readied.setdefault(queue, []).append(entry)
+        else:
+            others.append(entry)
+    for queue, messages in readied.items():
+        state.journal.became_ready(queue, messages, now_ms)
+        if drops_first(queue):
+            state.crowd(queue, None, now_ms)
+    return others
+
+
+def _message_due(state: BrokerState, message: Message, now_ms: int, chance: float) -> None:
     queue = state.queues.get(message.queue)
     # A purge empties the tables at once and leaves deadlines behind.
     if queue is None or queue.find(message.sequence) is not message:
         message.deadline_ms = None
         return
     match message.state:
-        case State.SCHEDULED:
-            queue.become_ready(message, now_ms)
-            readied.setdefault(queue, []).append(message)
         case State.IN_FLIGHT:
             message.deadline_ms = None
             fail(state, queue, message, Reason.TIMED_OUT, chance=spread(chance, message.sequence), now_ms=now_ms)

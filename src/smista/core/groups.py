@@ -32,22 +32,20 @@ class Groups:
         group = message.envelope.group
         return group is None or self._rows[group][0] is message
 
-    def followers(self, message: Message) -> list[Message]:
-        """The messages behind `message` in its row that are ready without a gap: one receive may take them along."""
+    def followers(self, message: Message, limit: int) -> list[Message]:
+        """Up to `limit` messages behind `message`, the first of its row, that are ready without a gap: one receive may
+        take them along."""
         group = message.envelope.group
-        if group is None:
-            return []
         taken: list[Message] = []
+        if group is None:
+            return taken
         row = iter(self._rows[group])
+        assert next(row) is message
         for member in row:
-            if member is message:
+            if len(taken) >= limit or (member.state < State.DEAD and member.state is not State.READY):
                 break
-        for member in row:
-            if member.state >= State.DEAD:
-                continue
-            if member.state is not State.READY:
-                break
-            taken.append(member)
+            if member.state is State.READY:
+                taken.append(member)
         return taken
 
     def leave(self, message: Message) -> Message | None:

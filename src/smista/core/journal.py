@@ -85,8 +85,8 @@ class Journal:
     def readdressed(self, queue: Queue, message: Message) -> None:
         """After a move: a dead-letter exchange sent it on, so that exchange and its key are the message's now."""
 
-    def copied(self, target: Queue, copy: Message, original: Message) -> None:
-        """Beside a move: a dead-letter exchange led to several queues, and this one gets a copy."""
+    def copied(self, copies: Sequence[tuple[Queue, Message]], original: Message) -> None:
+        """Beside a move: a dead-letter exchange led to several queues, and these get copies, which share one body."""
 
     def purged(self, queue: Queue, cut: int, count: int, *, ready_only: bool, at_ms: int) -> None:
         """Everything (or everything ready) below the sequence `cut` went, `count` messages."""
@@ -99,6 +99,15 @@ class Journal:
 
     def committed(self, commit: Commit) -> None:
         """A staged batch is to be published, or so much of it was: all of it. Sets where it lies."""
+
+    def has_body(self, message: Message) -> bool:
+        """Whether the body can be had, from memory or from the log: to be asked before a transition that writes it
+        again begins. The answer holds for that transition."""
+        return True
+
+    def between(self) -> None:
+        """No record: one transition is over and the next has not begun, so what was noted until here may become durable
+        without what follows. Called in loops over messages, so that no block grows without bound."""
 
     def forgotten(self, messages: Sequence[Message]) -> None:
         """No record: the memory of these messages, purged before, is being freed."""

@@ -4,30 +4,48 @@ Per message: checked, then deduplication, then limits, then it gets its sequence
 changes nothing and does not keep its neighbours in the batch from being stored. What an exchange routes to several
 queues is stored in all of them or in none.
 
+Whatever has to leave a queue to make room leaves before anything enters: its records stand before those of the publish,
+and none of them is about a message that is not noted yet.
+
 A batch may have an id of its own, so that whoever did not hear the answer can send it again. Where the whole batch
 enters in one step its messages have numbers in a row, and one memory, of the first number, stands for all of them.
-Where messages are looked at one by one, each gets a deduplication id made of the batch's and its place in it.
+Where messages are looked at one by one, each gets a deduplication id made of the batch's and its place in it. Which of
+the two was used is found by looking for both: the queue's settings may have changed since.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from smista.core.dead_letters import BURIED_AT_ONCE, discard, drops_first, expire, has_room, set_aside, trim
+from smista.core.dead_letters import DROPPED_AT_ONCE, discard, set_aside
 from smista.core.declaring import look_after
 from smista.core.dedup import DedupMemory, Seen, dedup_key
 from smista.core.errors import InvalidArgument, InvalidPriority, MessageTooLarge, QueueFull
 from smista.core.exchanges import route
-from smista.core.message import FOREVER_MS, PLAIN, Envelope, Fate, Message, Publication, Reason, State
+from smista.core.limits import MAKES_ROOM, has_room, is_limited, may_not_stay
+from smista.core.message import FOREVER_MS, PLAIN, Envelope, Fate, Message, Publication, Reason
 from smista.core.queue import Queue
 from smista.core.settings import PRIORITY_MAX, Overflow, check_text
 from smista.core.state import BrokerState, Namespace
 from smista.errors import BrokerError
 
 ID_LENGTH_MAX = 1024
+BATCH_ID_LENGTH_MAX = 512
+"""Shorter: a message's place in its batch is added to it."""
+ROUNDS = 3
+"""How often queues that fill each other, by their dead letters, are looked at for room."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What makes publications recognisable when they are sent again: see the module."""
+
+    id: str
+    first: int = 0
+    """The place of the first of these publications in the batch ..."""
+    is_whole: bool = True
+    """... and whether they are all of it."""
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
@@ -44,44 +62,69 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 Result = Placed | BrokerError
 
 
+def is_one_by_one(queue: Queue) -> bool:
+    """Whether a queue counts only what nobody holds, refuses what does not fit, and has consumers.
+
+    Whether one more fits is then known only when those have got what came before it: publish one at a time, with
+    `keep_limits` in between."""
+    settings = queue.settings
+    return queue.is_watched and settings.limit_ready_only and is_limited(queue) and settings.overflow not in MAKES_ROOM
+
+
 def publish(
     state: BrokerState,
     queue: Queue,
     publications: Sequence[Publication],
     *,
-    batch_id: str | None = None,
+    batch: Batch | None = None,
     is_use: bool = True,
     now_ms: int,
 ) -> list[Result]:
     """Publish to one queue; one result per publication, in order.
 
-    Within the queue's deduplication window a batch with the same `batch_id`, which must then hold the same messages, is
-    not stored again. Without `is_use` a queue that is deleted when nobody uses it does not live longer for this.
+    Within the queue's deduplication window the same messages under the same batch id are not stored again. Without
+    `is_use` a queue that is deleted when nobody uses it does not live longer for this.
     """
-    if batch_id is not None:
-        _check_id("batch_id", batch_id)
     if is_use:
         queue.used_at_ms = now_ms
-    if (batch_id is not None or len(publications) > 1) and _is_plain(queue, publications):
-        return _publish_plain(state, queue, publications, batch_id, now_ms)
-    if batch_id is not None:
-        publications = [_numbered(one, f"{batch_id}/{place}") for place, one in enumerate(publications)]
+    if batch is not None:
+        check_id("batch_id", batch.id, BATCH_ID_LENGTH_MAX)
+        seen = _seen(queue, _batch_key(batch), now_ms)
+        if seen is not None:
+            return _publish_plain(state, queue, publications, batch, seen, now_ms)
+        if not batch.is_whole or not _is_plain(queue, publications) or _is_numbered(queue, publications, batch, now_ms):
+            publications = [_numbered(one, batch, place) for place, one in enumerate(publications, batch.first)]
+    if (batch is not None or len(publications) > 1) and _is_plain(queue, publications):
+        return _publish_plain(state, queue, publications, batch, None, now_ms)
     results: list[Result] = []
     entered: list[Message] = []
     for publication in publications:
+        if entered and is_limited(queue) and not has_room(queue, len(publication.body)):
+            # What makes room notes records of its own; those of this batch come first.
+            _note_entered(state, queue, entered, now_ms)
+            entered = []
         try:
-            results.append(_place(state, queue, publication, now_ms, entered))
+            message, placed = _place(state, queue, publication, now_ms)
         except BrokerError as error:
             _refuse(state, queue, publication, error, now_ms)
             results.append(error)
-        if entered and _may_not_stay(queue, entered[-1], now_ms):
-            state.journal.enqueued(queue, entered, now_ms)
-            _offer(state, queue, entered.pop(), now_ms)
-            entered.clear()
-    if entered:
-        state.journal.enqueued(queue, entered, now_ms)
+            continue
+        results.append(placed)
+        if message is not None:
+            entered.append(message)
+    _note_entered(state, queue, entered, now_ms)
     look_after(queue, now_ms)
     return results
+
+
+def _note_entered(state: BrokerState, queue: Queue, entered: Sequence[Message], now_ms: int) -> None:
+    """Note messages that have just entered a queue, and see to it that those leave again that may not stay."""
+    if entered:
+        state.journal.enqueued(queue, entered, now_ms)
+        for message in entered:
+            if may_not_stay(queue, message, now_ms):
+                state.crowd(queue, message, now_ms)
+        state.journal.between()
 
 
 def publish_alike(
@@ -124,20 +167,41 @@ def publish_to_queues(
     state: BrokerState, queues: Sequence[Queue], publication: Publication, *, is_use: bool = True, now_ms: int
 ) -> list[Result]:
     """Publish one message to several queues, each for itself: one that refuses it does not keep it from the others."""
+    refused: dict[Queue, BrokerError] = {}
+    for _ in range(ROUNDS):
+        # What had to leave one of them may have gone to another.
+        for queue in queues:
+            if queue not in refused:
+                try:
+                    _prepare(state, queue, publication, now_ms)
+                except BrokerError as error:
+                    refused[queue] = error
     results: list[Result] = []
     copies: list[tuple[Queue, Message]] = []
     for queue in queues:
-        entered: list[Message] = []
         if is_use:
             queue.used_at_ms = now_ms
-        try:
-            results.append(_place(state, queue, publication, now_ms, entered))
-        except BrokerError as error:
-            _refuse(state, queue, publication, error, now_ms)
-            results.append(error)
-        copies += [(queue, message) for message in entered]
+        is_full = queue not in refused and not has_room(queue, len(publication.body))
+        if is_full and not _is_duplicate(queue, publication, now_ms):
+            refused[queue] = _full(queue)
+        if queue in refused:
+            results.append(refused[queue])
+            continue
+        message, placed = _place(state, queue, publication, now_ms)
+        results.append(placed)
+        if message is not None:
+            copies.append((queue, message))
     _fan_out(state, copies, now_ms)
+    for queue, refusal in refused.items():
+        _refuse(state, queue, publication, refusal, now_ms)
     return results
+
+
+def _prepare(state: BrokerState, queue: Queue, publication: Publication, now_ms: int) -> None:
+    """Make room for a publication that may enter, or raise why it may not."""
+    check_publication(state, queue, publication)
+    if is_limited(queue) and not _is_duplicate(queue, publication, now_ms):
+        make_room(state, queue, len(publication.body), now_ms)
 
 
 def _refuse(state: BrokerState, queue: Queue, publication: Publication, error: BrokerError, now_ms: int) -> None:
@@ -151,32 +215,13 @@ def _refuse(state: BrokerState, queue: Queue, publication: Publication, error: B
             discard(state, queue, message, Reason.OVERFLOW, now_ms=now_ms)
 
 
-def _may_not_stay(queue: Queue, message: Message, now_ms: int) -> bool:
-    """Whether a message should reach whoever waits before its queue's limits, or its own lifetime, are looked at."""
-    settings = queue.settings
-    return (settings.limit_ready_only and (settings.max_depth is not None or settings.max_bytes is not None)) or (
-        message.expires_at_ms is not None and message.expires_at_ms <= now_ms
-    )
-
-
-def _offer(state: BrokerState, queue: Queue, message: Message, now_ms: int) -> None:
-    """Give a message that has just entered to whoever waits; what nobody takes has to fit, and to have time left."""
-    if state.serve_now is not None:
-        if queue.is_watched:
-            state.serve_now(queue, now_ms)
-        if message.state is State.READY and message.expires_at_ms is not None and message.expires_at_ms <= now_ms:
-            expire(state, queue, message, now_ms=now_ms)
-    trim(state, queue, now_ms=now_ms)
-
-
 def _is_plain(queue: Queue, publications: Sequence[Publication]) -> bool:
     """Whether all of a batch enter ready and at one priority, with nothing to look up, make room for or time."""
     settings = queue.settings
     if (
         queue.groups is not None
         or settings.dedup_by_body
-        or settings.max_depth is not None
-        or settings.max_bytes is not None
+        or is_limited(queue)
         or settings.message_ttl_ms is not None
         or settings.delay_ms
     ):
@@ -198,20 +243,38 @@ def _is_plain_envelope(envelope: Envelope) -> bool:
     return type(envelope) is Envelope and envelope.deduplication_id is None and envelope.ttl_ms is None
 
 
-def _numbered(publication: Publication, deduplication_id: str) -> Publication:
+def _batch_key(batch: Batch) -> str:
+    return f"batch\0{batch.id}"
+
+
+def _is_numbered(queue: Queue, publications: Sequence[Publication], batch: Batch, now_ms: int) -> bool:
+    """Whether messages of this batch were stored one by one before."""
+    if queue.dedup is None:
+        return False
+    return any(
+        _is_duplicate(queue, _numbered(one, batch, place), now_ms)
+        for place, one in enumerate(publications, batch.first)
+    )
+
+
+def _numbered(publication: Publication, batch: Batch, place: int) -> Publication:
     envelope = publication.envelope
     if type(envelope) is not Envelope or envelope.deduplication_id is not None:
         return publication
-    envelope = msgspec.structs.replace(envelope, deduplication_id=deduplication_id)
+    envelope = msgspec.structs.replace(envelope, deduplication_id=f"{batch.id}/{place}")
     return msgspec.structs.replace(publication, envelope=envelope)
 
 
 def _publish_plain(
-    state: BrokerState, queue: Queue, publications: Sequence[Publication], batch_id: str | None, now_ms: int
+    state: BrokerState,
+    queue: Queue,
+    publications: Sequence[Publication],
+    batch: Batch | None,
+    seen: Seen | None,
+    now_ms: int,
 ) -> list[Result]:
-    """As one after the other; measured at half the cost, for what is nearly every batch."""
-    key = None if batch_id is None else f"batch\0{batch_id}"
-    seen = _seen(queue, key, now_ms)
+    """As one after the other; measured at half the cost, for what is nearly every batch. `seen` where they entered so
+    before, in one step."""
     results: list[Result] = []
     entered: list[Message] = []
     limit = queue.settings.body_bytes_max or state.body_bytes_max
@@ -243,8 +306,8 @@ def _publish_plain(
         queue.insert_ready(entered, sum([message.body_bytes for message in entered]))
         queue.counters.published += len(entered)
         state.journal.enqueued(queue, entered, now_ms)
-        if key is not None:
-            _remember(state, queue, key, entered[0], now_ms)
+        if batch is not None:
+            _remember(state, queue, _batch_key(batch), entered[0], now_ms)
         look_after(queue, now_ms)
     return results
 
@@ -252,39 +315,53 @@ def _publish_plain(
 def publish_promised(state: BrokerState, queue: Queue, publications: Sequence[Publication], *, now_ms: int) -> int:
     """Publish what was checked before and may not be refused any more: duplicates stay out, limits do not count.
 
-    Returns how many entered.
+    All records of this stand together. What has to make room leaves afterwards, see `trimming`. Returns how many
+    entered.
     """
     limit = queue.settings.body_bytes_max or state.body_bytes_max
     if max(len(one.body) for one in publications) <= limit and _is_plain(queue, publications):
-        _publish_plain(state, queue, publications, None, now_ms)
+        _publish_plain(state, queue, publications, None, None, now_ms)
         return len(publications)
-    count = 0
-    entered: list[Message] = []
-    is_limited = queue.settings.max_depth is not None or queue.settings.max_bytes is not None
-    for publication in publications:
-        key = dedup_key(queue.settings, publication)
-        if _seen(queue, key, now_ms) is not None:
-            queue.counters.duplicates += 1
-            continue
-        if is_limited:
-            with contextlib.suppress(QueueFull):
-                make_room(state, queue, len(publication.body), now_ms)
-        message = _enter(state, queue, publication, now_ms)
-        entered.append(message)
-        if key is not None:
-            _remember(state, queue, key, message, now_ms)
-        may_not_stay = _may_not_stay(queue, message, now_ms)
-        if is_limited or may_not_stay:
-            # What makes room, or takes it, may itself note records; those of this batch come first.
-            state.journal.enqueued(queue, entered, now_ms)
-            entered = []
-        if may_not_stay:
-            _offer(state, queue, message, now_ms)
-        count += 1
+    entered = [message for one in publications if (message := _enter_promised(state, queue, one, now_ms)) is not None]
     if entered:
         state.journal.enqueued(queue, entered, now_ms)
+        for message in entered:
+            _crowd_promised(state, queue, message, now_ms)
     look_after(queue, now_ms)
-    return count
+    return len(entered)
+
+
+def publish_promised_to_several(
+    state: BrokerState, queues: Sequence[Queue], publication: Publication, *, now_ms: int
+) -> None:
+    """As `publish_promised`, one message to several queues: one body for all of them."""
+    copies = [
+        (queue, message)
+        for queue in queues
+        if (message := _enter_promised(state, queue, publication, now_ms)) is not None
+    ]
+    if copies:
+        state.journal.fanned_out(copies, now_ms)
+    for queue, message in copies:
+        _crowd_promised(state, queue, message, now_ms)
+        look_after(queue, now_ms)
+
+
+def _enter_promised(state: BrokerState, queue: Queue, publication: Publication, now_ms: int) -> Message | None:
+    key = dedup_key(queue.settings, publication)
+    if _seen(queue, key, now_ms) is not None:
+        queue.counters.duplicates += 1
+        return None
+    message = _enter(state, queue, publication, now_ms)
+    if key is not None:
+        _remember(state, queue, key, message, now_ms)
+    return message
+
+
+def _crowd_promised(state: BrokerState, queue: Queue, message: Message, now_ms: int) -> None:
+    """Nothing made room for it, so its queue may hold too much now."""
+    if is_limited(queue) or may_not_stay(queue, message, now_ms):
+        state.crowd(queue, message, now_ms)
 
 
 def publish_to_exchange(
@@ -315,10 +392,11 @@ def publish_to_exchange(
     results: list[Placed] = []
     copies: list[tuple[Queue, Message]] = []
     for queue in queues:
-        entered: list[Message] = []
         queue.used_at_ms = now_ms
-        results.append(_place(state, queue, publication, now_ms, entered))
-        copies += [(queue, message) for message in entered]
+        message, placed = _place(state, queue, publication, now_ms)
+        results.append(placed)
+        if message is not None:
+            copies.append((queue, message))
     _fan_out(state, copies, now_ms)
     return results
 
@@ -328,25 +406,27 @@ def _fan_out(state: BrokerState, copies: Sequence[tuple[Queue, Message]], now_ms
     if copies:
         state.journal.fanned_out(copies, now_ms)
     for queue, message in copies:
-        if _may_not_stay(queue, message, now_ms):
-            _offer(state, queue, message, now_ms)
+        if may_not_stay(queue, message, now_ms):
+            state.crowd(queue, message, now_ms)
         look_after(queue, now_ms)
 
 
 def _make_room_in_all(state: BrokerState, queues: Sequence[Queue], publication: Publication, now_ms: int) -> None:
     """Before anything enters: whoever is full says so while there is nothing to take back."""
     body_bytes = len(publication.body)
-    needy = [queue for queue in queues if _seen(queue, dedup_key(queue.settings, publication), now_ms) is None]
+    needy = [queue for queue in queues if not _is_duplicate(queue, publication, now_ms)]
     for is_dry in (True, False):
         for queue in needy:
             make_room(state, queue, body_bytes, now_ms, is_dry=is_dry)
+            state.journal.between()
     for queue in needy:
         # What had to leave one of them may have gone to another.
         if not has_room(queue, body_bytes):
             raise _full(queue)
 
 
-def _place(state: BrokerState, queue: Queue, publication: Publication, now_ms: int, entered: list[Message]) -> Placed:
+def _place(state: BrokerState, queue: Queue, publication: Publication, now_ms: int) -> tuple[Message | None, Placed]:
+    """Let a publication in, or raise why not. The caller notes the message; None where it was a duplicate."""
     check_publication(state, queue, publication)
     settings = queue.settings
     envelope = publication.envelope
@@ -356,15 +436,10 @@ def _place(state: BrokerState, queue: Queue, publication: Publication, now_ms: i
         seen = _seen(queue, key, now_ms)
         if seen is not None:
             queue.counters.duplicates += 1
-            return Placed(seen.number, seen.created_at_ms, 0, queue.name, True)
-    if settings.max_depth is not None or settings.max_bytes is not None:
-        if entered:
-            # What makes room may itself note records; those of this batch come first.
-            state.journal.enqueued(queue, entered, now_ms)
-            entered.clear()
+            return None, Placed(seen.number, seen.created_at_ms, 0, queue.name, True)
+    if is_limited(queue):
         make_room(state, queue, len(publication.body), now_ms)
     message = _enter(state, queue, publication, now_ms)
-    entered.append(message)
     if key is not None:
         _remember(state, queue, key, message, now_ms)
     line = queue.line
@@ -375,7 +450,7 @@ def _place(state: BrokerState, queue: Queue, publication: Publication, now_ms: i
         position = len(queue.ready)
     else:
         position = line.position(message.priority)
-    return Placed(message.number, now_ms, position, queue.name)
+    return message, Placed(message.number, now_ms, position, queue.name)
 
 
 def _enter(state: BrokerState, queue: Queue, publication: Publication, now_ms: int) -> Message:
@@ -404,6 +479,10 @@ def _enter(state: BrokerState, queue: Queue, publication: Publication, now_ms: i
 def _seen(queue: Queue, key: str | None, now_ms: int) -> Seen | None:
     memory = queue.dedup
     return None if memory is None or key is None else memory.get(key, now_ms)
+
+
+def _is_duplicate(queue: Queue, publication: Publication, now_ms: int) -> bool:
+    return _seen(queue, dedup_key(queue.settings, publication), now_ms) is not None
 
 
 def _remember(state: BrokerState, queue: Queue, key: str, message: Message, now_ms: int) -> None:
@@ -450,7 +529,7 @@ def check_envelope(envelope: Envelope) -> None:
     check_text("routing_key", envelope.routing_key)
     for name, value in (("group", envelope.group), ("deduplication_id", envelope.deduplication_id)):
         if value is not None:
-            _check_id(name, value)
+            check_id(name, value)
     if envelope.ttl_ms is not None:
         _check_ms("ttl_ms", envelope.ttl_ms)
     max_retries = envelope.max_retries
@@ -458,10 +537,10 @@ def check_envelope(envelope: Envelope) -> None:
         raise InvalidArgument(f"max_retries is {max_retries!r}; give a whole number, 0 or more.")
 
 
-def _check_id(name: str, value: str) -> None:
+def check_id(name: str, value: str, longest: int = ID_LENGTH_MAX) -> None:
     check_text(name, value)
-    if not 1 <= len(value) <= ID_LENGTH_MAX:
-        raise InvalidArgument(f"{name} has {len(value)} characters; give it 1 to {ID_LENGTH_MAX}.")
+    if not 1 <= len(value) <= longest:
+        raise InvalidArgument(f"{name} has {len(value)} characters; give it 1 to {longest}.")
 
 
 def _check_ms(name: str, value: object) -> None:
@@ -485,18 +564,10 @@ def ttl_ms(queue: Queue, envelope: Envelope) -> int:
 def make_room(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int, *, is_dry: bool = False) -> None:
     """Let the overflow policy see to it that one more body fits, or raise `QueueFull`. A dry run changes nothing."""
     settings = queue.settings
-    while not drops_first(queue):
-        is_too_deep = settings.max_depth is not None and queue.limited_depth >= settings.max_depth
-        is_too_big = settings.max_bytes is not None and queue.limited_bytes + body_bytes > settings.max_bytes
-        if not is_too_deep and not is_too_big:
+    for _ in range(DROPPED_AT_ONCE):
+        if has_room(queue, body_bytes):
             return
-        if is_too_big and state.graves:
-            # The bytes of what was purged count until they are freed.
-            state.bury(BURIED_AT_ONCE)
-            continue
-        oldest = None
-        if settings.overflow in (Overflow.DROP_OLDEST, Overflow.DEAD_LETTER_OLDEST) and queue.line is not None:
-            oldest = queue.line.oldest()
+        oldest = queue.line.oldest() if settings.overflow in MAKES_ROOM and queue.line is not None else None
         if oldest is None or (settings.max_bytes is not None and body_bytes > settings.max_bytes):
             raise _full(queue)
         if is_dry:
@@ -509,6 +580,8 @@ def make_room(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int, *,
                 )
         else:
             discard(state, queue, oldest, Reason.OVERFLOW, now_ms=now_ms)
+    # A limit that was lowered, or one large body for many small ones: the rest goes when this is over.
+    state.crowd(queue, None, now_ms)
 
 
 def _full(queue: Queue) -> QueueFull:

@@ -357,11 +357,13 @@ class Queue:
         self.dead[message.sequence] = message
 
     def take_all(self, *, ready_only: bool) -> list[Messages]:
-        """Empty the queue at once, whatever its depth; the caller frees what was in it, and its bytes, at leisure."""
+        """Empty the queue at once, whatever its depth; the caller frees what was in it at leisure."""
         if ready_only:
+            self.body_bytes = self._bytes_beside_ready()
             taken = [self.ready]
             self.ready = Table()
         else:
+            self.body_bytes = 0
             taken = [table for table in self.tables() if table]
             self.ready, self.scheduled, self.in_flight, self.dead = Table(), Table(), Table(), Table()
             self.held_bytes = 0
@@ -376,6 +378,13 @@ class Queue:
             self._rebuild_groups()
         return taken
 
+    def _bytes_beside_ready(self) -> int:
+        """The bodies of all that is not ready, counted on the side where there are fewer."""
+        others = (self.scheduled, self.in_flight, self.dead)
+        if len(self.ready) < self.message_count - len(self.ready):
+            return self.body_bytes - sum(message.body_bytes for message in self.ready.values())
+        return sum(message.body_bytes for table in others for message in table.values())
+
     # -- indexes ------------------------------------------------------------------------------------------------------
 
     def attach(self, now_ms: int) -> None:
@@ -387,7 +396,7 @@ class Queue:
         if self.settings.rate_limit is not None:
             self.rate = RateLimit(self.settings.rate_limit, now_ms)
         self.ready = _in_sequence(self.ready)
-        self.held_bytes = sum(message.body_bytes for message in self.in_flight.values()) if self._counts_held else 0
+        self._count_held()
         self._rebuild_groups()
         groups = self.groups
         if self.settings.fair:
@@ -403,6 +412,24 @@ class Queue:
         for message in self.in_flight.values():
             if message.deadline_ms is not None:
                 self.calendar.add(message, message.deadline_ms, now_ms)
+
+    def apply_settings(self, settings: QueueSettings, now_ms: int, *, is_lined_up_anew: bool) -> None:
+        """Go on under other settings; `is_lined_up_anew` where they change what the ready line is built on."""
+        before = self.settings
+        self.settings = settings
+        if is_lined_up_anew:
+            self.detach()
+            self.attach(now_ms)
+            return
+        if settings.rate_limit != before.rate_limit:
+            self.rate = None if settings.rate_limit is None else RateLimit(settings.rate_limit, now_ms)
+        if self.line is not None:
+            self.line.is_weighted = settings.priority_policy is PriorityPolicy.WEIGHTED
+        self._count_held()
+
+    def _count_held(self) -> None:
+        """How many bytes are in flight, where that is asked for."""
+        self.held_bytes = sum(message.body_bytes for message in self.in_flight.values()) if self._counts_held else 0
 
     def look_at(self, at_ms: int, now_ms: int) -> None:
         """Have the queue itself looked after at `at_ms`, unless that happens sooner anyway."""

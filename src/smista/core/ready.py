@@ -129,14 +129,27 @@ class Bucket:
         self.slots = len(self.returned) + sum(map(len, self.segments))
 
     def in_order(self) -> Iterator[Message]:
-        fresh = (message for segment in self.segments for message in segment)
-        for _, message in heapq.merge(sorted(self.returned, key=_first), ((m.sequence, m) for m in fresh), key=_first):
+        fresh = ((message.sequence, message) for segment in self.segments for message in segment)
+        for _, message in heapq.merge(_in_heap_order(self.returned), fresh, key=_first):
             if message.state is _READY:
                 yield message
 
 
 def _first(pair: tuple[int, Message]) -> int:
     return pair[0]
+
+
+def _in_heap_order(heap: list[tuple[int, Message]]) -> Iterator[tuple[int, Message]]:
+    """The entries of a heap, smallest first, the heap left as it is. Each costs the same however many there are: the
+    smallest of what was not seen yet is a child of what was, so only those are compared.
+    """
+    places = [(heap[0][0], 0)] if heap else []
+    while places:
+        place = heapq.heappop(places)[1]
+        yield heap[place]
+        for child in (2 * place + 1, 2 * place + 2):
+            if child < len(heap):
+                heapq.heappush(places, (heap[child][0], child))
 
 
 class Level(Protocol):
@@ -161,7 +174,7 @@ B = TypeVar("B", bound=Level)
 
 
 class Line(Generic[B]):
-    __slots__ = ("_buckets", "_is_weighted", "_make", "_priorities")
+    __slots__ = ("_buckets", "_make", "_priorities", "is_weighted")
 
     def __init__(self, make: Callable[[int], B], *, is_weighted: bool) -> None:
         # Called for every message where a queue is empty in between, so it is the class itself.
@@ -169,7 +182,7 @@ class Line(Generic[B]):
         self._buckets: dict[int, B] = {}
         # Priorities that may have messages, negated so that the highest comes first.
         self._priorities: list[int] = []
-        self._is_weighted = is_weighted
+        self.is_weighted = is_weighted
 
     def append(self, message: Message) -> None:
         """Put in a message that has just been published: its sequence is the highest of all."""
@@ -208,7 +221,7 @@ class Line(Generic[B]):
         while self._priorities and len(taken) < limit:
             priority = self._choose()
             bucket = self._buckets[priority]
-            is_shared = self._is_weighted and len(self._priorities) > 1
+            is_shared = self.is_weighted and len(self._priorities) > 1
             some = bucket.take(1 if is_shared else limit - len(taken))
             if some:
                 bucket.passed += bucket.stride * len(some)
@@ -225,7 +238,7 @@ class Line(Generic[B]):
         return sum(bucket.count for other, bucket in self._buckets.items() if other >= priority)
 
     def _choose(self) -> int:
-        if not self._is_weighted or len(self._priorities) == 1:
+        if not self.is_weighted or len(self._priorities) == 1:
             return -self._priorities[0]
         return -min(self._priorities, key=lambda negated: (self._buckets[-negated].passed, negated))
 

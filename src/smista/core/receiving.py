@@ -85,7 +85,7 @@ def receive(
         taken.append(message)
         bytes_max -= message.body_bytes
         if several_per_group and queue.groups is not None:
-            following = _within(queue.groups.followers(message)[: limit - len(taken)], bytes_max)
+            following = _within(queue.groups.followers(message, limit - len(taken)), bytes_max)
             bytes_max -= sum(follower.body_bytes for follower in following)
             taken += following
     if taken:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from smista.core.dead_letters import bury_in_dead_letters, discard, expire, take_now_or_never
+from smista.core.dead_letters import dead_letter, discard, expire
 from smista.core.errors import InvalidArgument, LeaseExpired, MessageNotFound, StaleReceipt
+from smista.core.limits import drops_first
 from smista.core.message import FOREVER_MS, Message, Reason, Receipt, State
 from smista.core.queue import Queue, error_text
 from smista.core.receiving import check_lease
@@ -30,6 +31,13 @@ def held(state: BrokerState, receipt: Receipt) -> tuple[Queue, Message]:
     if message is not None and _is_named(message, receipt):
         return queue, message
     raise _stale(queue, receipt)
+
+
+def is_held(state: BrokerState, receipt: Receipt) -> bool:
+    """Whether the delivery that a receipt names is in flight."""
+    queue = state.queues.get(receipt.queue)
+    message = None if queue is None else queue.in_flight.get(receipt.sequence)
+    return message is not None and _is_named(message, receipt)
 
 
 def acknowledge(state: BrokerState, receipts: Iterable[Receipt], *, now_ms: int) -> list[Outcome]:
@@ -95,9 +103,7 @@ def nack(
         raise InvalidArgument(f"delay_ms is {delay_ms!r}; give a whole number of milliseconds, 0 or more.")
     queue, message = held(state, receipt)
     if not requeue:
-        bury_in_dead_letters(
-            state, queue, message, Reason.REJECTED, failed_by=Reason.NACKED, error=error, now_ms=now_ms
-        )
+        dead_letter(state, queue, message, Reason.REJECTED, failed_by=Reason.NACKED, error=error, now_ms=now_ms)
         return False
     return fail(state, queue, message, Reason.NACKED, delay_ms=delay_ms, error=error, chance=chance, now_ms=now_ms)
 
@@ -118,7 +124,7 @@ def fail(
     failure_count = message.failure_count + 1
     max_retries = settings.max_retries if message.envelope.max_retries is None else message.envelope.max_retries
     if not has_retries_left(max_retries, failure_count):
-        bury_in_dead_letters(state, queue, message, Reason.MAX_RETRIES, failed_by=reason, error=error, now_ms=now_ms)
+        dead_letter(state, queue, message, Reason.MAX_RETRIES, failed_by=reason, error=error, now_ms=now_ms)
         return False
     if message.expires_at_ms is not None and message.expires_at_ms <= now_ms:
         expire(state, queue, message, failed_by=reason, error=error, now_ms=now_ms)
@@ -170,7 +176,8 @@ def _give_back(
     error = error_text(error)
     state.journal.given_back(queue, message, reason, due_at_ms, error, now_ms)
     queue.give_back(message, reason, due_at_ms, error, now_ms)
-    take_now_or_never(state, queue, now_ms=now_ms)
+    if drops_first(queue):
+        state.crowd(queue, None, now_ms)
 
 
 def _acknowledgeable(state: BrokerState, receipt: Receipt) -> tuple[Queue, Message]:

@@ -22,7 +22,7 @@ import msgspec
 from smista.core.errors import InvalidPriority, MessageTooLarge, QueueFull
 from smista.core.exchanges import route
 from smista.core.message import Publication
-from smista.core.publishing import publish_promised
+from smista.core.publishing import publish_promised, publish_promised_to_several
 from smista.core.queue import Queue
 from smista.core.settings import DAY_MS, PRIORITY_MAX, Overflow
 from smista.core.state import BrokerState
@@ -126,32 +126,35 @@ def begin(state: BrokerState, commit: Commit) -> None:
 
 def publish_slice(state: BrokerState, commit: Commit, rows: Sequence[Row], *, now_ms: int) -> None:
     """Publish the next rows and note how far that brings the commit, in one step."""
-    for queue, publications in _routed(state, commit, rows).items():
-        if queue is None:
+    for queues, publications in _routed(state, commit, rows).items():
+        if not queues:
             commit.unrouted += len(publications)
-        else:
-            entered = publish_promised(state, queue, publications, now_ms=now_ms)
+        elif len(queues) == 1:
+            entered = publish_promised(state, queues[0], publications, now_ms=now_ms)
             if commit.queue is not None:
                 commit.duplicates += len(publications) - entered
+        else:
+            for publication in publications:
+                publish_promised_to_several(state, queues, publication, now_ms=now_ms)
     commit.done += len(rows)
     if commit.is_done:
         commit.parts = ()
     state.journal.committed(commit)
 
 
-def route_rows(state: BrokerState, namespace: str, exchange: str, rows: Sequence[Row]) -> dict[Queue | None, list[int]]:
-    """Where an exchange would send each row: by queue the places of its rows, under None those that go nowhere."""
+def route_rows(
+    state: BrokerState, namespace: str, exchange: str, rows: Sequence[Row]
+) -> dict[tuple[Queue, ...], list[Publication]]:
+    """Where an exchange would send the rows: what goes to the same queues together, in order; no queues for what goes
+    nowhere."""
     space = state.namespaces.get(namespace)
-    found: dict[Queue | None, list[int]] = {}
+    found: dict[tuple[Queue, ...], list[Publication]] = {}
     if space is None or (exchange and space.topology.find(exchange) is None):
-        return {None: list(range(len(rows)))}
-    for place, row in enumerate(rows):
+        return {(): [row.publication for row in rows]}
+    for row in rows:
         key = row.publication.envelope.routing_key
         names = route(space.topology, exchange, key, row.headers, space.queues.__contains__, ()).queues
-        for name in names:
-            found.setdefault(space.queues[name], []).append(place)
-        if not names:
-            found.setdefault(None, []).append(place)
+        found.setdefault(tuple(space.queues[name] for name in names), []).append(row.publication)
     return found
 
 
@@ -159,14 +162,13 @@ def apply_committed(state: BrokerState, commit: Commit) -> None:
     state.commits[commit.job, commit.batch] = commit
 
 
-def _routed(state: BrokerState, commit: Commit, rows: Sequence[Row]) -> dict[Queue | None, list[Publication]]:
+def _routed(state: BrokerState, commit: Commit, rows: Sequence[Row]) -> dict[tuple[Queue, ...], list[Publication]]:
     if commit.queue is not None:
         space = state.namespaces.get(commit.namespace)
         queue = None if space is None else space.queues.get(commit.queue)
-        return {queue: [row.publication for row in rows]}
+        return {() if queue is None else (queue,): [row.publication for row in rows]}
     assert commit.exchange is not None
-    found = route_rows(state, commit.namespace, commit.exchange, rows)
-    return {queue: [rows[place].publication for place in places] for queue, places in found.items()}
+    return route_rows(state, commit.namespace, commit.exchange, rows)
 
 
 def _forget(state: BrokerState, now_ms: int) -> None:

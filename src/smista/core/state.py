@@ -14,6 +14,7 @@ from smista.core.calendar import Calendar
 from smista.core.errors import NamespaceNotFound, QueueNotFound
 from smista.core.exchanges import Topology
 from smista.core.journal import Journal
+from smista.core.message import Message, State
 from smista.core.queue import Messages, Queue
 from smista.core.settings import QueueSettings
 
@@ -44,16 +45,17 @@ class BrokerState:
         "calendar",
         "claimants",
         "commits",
-        "graves",
+        "crowded",
+        "fleeting",
         "journal",
         "namespaces",
         "next_exchange",
         "next_queue",
         "next_sequence",
+        "purged",
         "queues",
         "read_routing",
         "run",
-        "serve_now",
         "woken",
     )
 
@@ -71,8 +73,10 @@ class BrokerState:
         self.read_routing: ReadRouting = lambda properties: (None, ())
         """How to find in a message's properties, which are the doors' business, what a dead letter is routed by beside
         its key: headers, and further keys."""
-        self.serve_now: Callable[[Queue, int], None] | None = None
-        """The engine's: hand out what is ready to those who wait, at once. For what may not stay in its queue."""
+        self.crowded: dict[Queue, int] = {}
+        """Queues that may hold too much, and how much entered since they were last looked at; see `trimming`."""
+        self.fleeting: dict[Queue, list[Message]] = {}
+        """Messages of theirs whose time to live was over as they entered: for those who wait already, or for nobody."""
         self.run = 0
         """How many times the log has been opened before; part of every receipt."""
         self.next_queue = 1
@@ -80,8 +84,8 @@ class BrokerState:
         self.next_sequence = 1
         self.woken: set[Queue] = set()
         """Queues in which something became ready while somebody was waiting; the engine empties it."""
-        self.graves: list[tuple[Queue, Messages]] = []
-        """Tables of purged messages whose memory is still to be freed, see `bury`."""
+        self.purged: list[Messages] = []
+        """Tables of purged messages whose memory is still to be freed, see `free_purged`."""
 
     def namespace(self, name: str) -> Namespace:
         namespace = self.namespaces.get(name)
@@ -133,30 +137,36 @@ class BrokerState:
         queues = self.namespaces[queue.namespace].queues
         if queues.get(queue.name) is queue:
             del queues[queue.name]
-        self.inter(queue, ready_only=False)
+        self.empty(queue, ready_only=False)
         self.calendar.remove(queue)
         for claimant in self.claimants.pop(queue.number, {}).values():
             for claim in claimant.claims.values():
                 self.calendar.remove(claim)
 
-    def inter(self, queue: Queue, *, ready_only: bool) -> None:
-        """Empty a queue at once and leave the freeing of its memory to `bury`."""
-        for table in queue.take_all(ready_only=ready_only):
-            self.graves.append((queue, table))
+    def empty(self, queue: Queue, *, ready_only: bool) -> None:
+        """Empty a queue at once and leave the freeing of its memory to `free_purged`."""
+        self.purged += queue.take_all(ready_only=ready_only)
 
-    def bury(self, limit: int) -> bool:
+    def free_purged(self, limit: int) -> bool:
         """Free up to `limit` purged messages; True while more are left."""
-        while self.graves and limit > 0:
-            queue, table = self.graves[-1]
+        while self.purged and limit > 0:
+            table = self.purged[-1]
             freed = []
             while table and limit > 0:
                 _, message = table.popitem()
-                queue.body_bytes -= message.body_bytes
                 if message.deadline_ms is not None:
                     self.calendar.remove(message)
                 freed.append(message)
                 limit -= 1
             self.journal.forgotten(freed)
             if not table:
-                self.graves.pop()
-        return bool(self.graves)
+                self.purged.pop()
+        return bool(self.purged)
+
+    def crowd(self, queue: Queue, message: Message | None, now_ms: int) -> None:
+        """A message entered a queue, or came back to it, in which it may not be able to stay."""
+        self.crowded[queue] = self.crowded.get(queue, 0) + 1
+        if message is None or message.state is not State.READY or message.expires_at_ms is None:
+            return
+        if message.expires_at_ms <= now_ms:
+            self.fleeting.setdefault(queue, []).append(message)

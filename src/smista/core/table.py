@@ -131,6 +131,17 @@ class Table(MutableMapping[int, V]):
             self._drop(len(self._chunks) - 1)
         return item
 
+    def above(self, sequence: int, limit: int) -> list[int]:
+        """The lowest sequences above this one, in order: `limit` of them or more, all of them where there are fewer."""
+        if self._chunks is None:
+            return sorted(one for one in self._only if one > sequence)
+        found: list[int] = []
+        for chunk in self._chunks[self._index(sequence) :]:
+            found += sorted(one for one in chunk if one > sequence)
+            if len(found) >= limit:
+                break
+        return found
+
     def drain(self) -> Iterator[V]:
         """All values, in order; the memory of a chunk is free when its last one was taken. Nothing else may follow."""
         chunks = deque(self._chunks or [self._only])

@@ -21,13 +21,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from smista.core import browsing, dead_letters, declaring, publishing, receiving, settling
 from smista.core.browsing import ANY, Filter
 from smista.core.claims import claimants
 from smista.core.counters import QueueStats
-from smista.core.errors import ConsumerNotFound, InvalidArgument, InvalidReceipt, MessageNotFound
+from smista.core.errors import InvalidArgument, InvalidReceipt, MessageNotFound, QueueDeleted
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings, Route, explain, route
 from smista.core.message import Message, Publication, Reason, Receipt, State
 from smista.core.queue import Queue
@@ -37,9 +38,14 @@ from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.claiming import WAIT_MS_MAX
 from smista.engine.consumers import RECEIVED_BYTES_MAX, CreditPool, Poll, Subscription
 from smista.engine.delivery import Delivery, Published
-from smista.engine.running import SLICE
+from smista.engine.running import STEP_BYTES_MAX, Leaver
 from smista.engine.staging import StagingBroker
 from smista.errors import BrokerError
+
+SLICE = 1000
+"""How many messages of a queue are looked at before the rest of the loop has its turn ..."""
+PAGE_SLICES = 20
+"""... and how often for one page, which may then be short."""
 
 
 class Broker(StagingBroker):
@@ -56,7 +62,9 @@ class Broker(StagingBroker):
 
     async def alter_queue(self, name: str, settings: QueueSettings, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         now_ms = self._enter()
-        declaring.alter_queue(self._state, self._state.queue(name, namespace), settings, now_ms=now_ms)
+        queue = self._state.queue(name, namespace)
+        declaring.alter_queue(self._state, queue, settings, now_ms=now_ms)
+        self._consumers.settings_changed(queue)
         await self._leave()
 
     async def delete_queue(
@@ -68,7 +76,7 @@ class Broker(StagingBroker):
         namespace: str = DEFAULT_NAMESPACE,
     ) -> int:
         """Delete a queue; returns how many messages went with it. Those who wait on it get `QueueDeleted`."""
-        now_ms = self._enter()
+        now_ms = self._enter_within_limits()
         queue = self._state.queue(name, namespace)
         depth = declaring.delete_queue(self._state, queue, if_empty=if_empty, if_unused=if_unused, now_ms=now_ms)
         self._consumers.end(queue)
@@ -81,7 +89,7 @@ class Broker(StagingBroker):
 
     async def purge(self, name: str, *, ready_only: bool = False, namespace: str = DEFAULT_NAMESPACE) -> int:
         """Remove exactly what is in the queue now; returns how many messages that was."""
-        now_ms = self._enter()
+        now_ms = self._enter_within_limits()
         count = declaring.purge(self._state, self._state.queue(name, namespace), ready_only=ready_only, now_ms=now_ms)
         await self._leave()
         return count
@@ -113,10 +121,11 @@ class Broker(StagingBroker):
 
     def message_count(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> int:
         """How many messages a queue holds, in any state; cheaper than all its statistics."""
+        self._keep_limits()
         return self._state.queue(name, namespace).message_count
 
     def stats(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> QueueStats:
-        now_ms = self._enter()
+        now_ms = self._enter_within_limits()
         queue = self._state.queue(name, namespace)
         return browsing.stats(
             queue,
@@ -155,10 +164,16 @@ class Broker(StagingBroker):
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Published | BrokerError]:
         """Without `is_use` a queue that is deleted when nobody uses it does not live longer for this."""
-        now_ms = self._enter()
+        now_ms = self._enter_within_limits()
         self._check_pressure()
         target = self._state.queue(queue, namespace)
-        placed = publishing.publish(self._state, target, publications, batch_id=batch_id, is_use=is_use, now_ms=now_ms)
+        placed: list[publishing.Result] = []
+        for part in _parts(target, publications, [len(one.body) for one in publications]):
+            batch = None
+            if batch_id is not None:
+                batch = publishing.Batch(batch_id, len(placed), len(part) == len(publications))
+            placed += publishing.publish(self._state, target, part, batch=batch, is_use=is_use, now_ms=now_ms)
+            self._after_part(part, publications)
         self._after()
         return [self._published(one) if isinstance(one, publishing.Placed) else one for one in placed]
 
@@ -172,12 +187,24 @@ class Broker(StagingBroker):
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[tuple[int, BrokerError]]:
         """Publish bodies that have all but themselves in common with `like`: which of them were refused, and why."""
-        now_ms = self._enter()
+        now_ms = self._enter_within_limits()
         self._check_pressure()
         target = self._state.queue(queue, namespace)
-        refused = publishing.publish_alike(self._state, target, bodies, like, is_use=is_use, now_ms=now_ms)
+        refused: list[tuple[int, BrokerError]] = []
+        count = 0
+        for part in _parts(target, bodies, list(map(len, bodies))):
+            found = publishing.publish_alike(self._state, target, part, like, is_use=is_use, now_ms=now_ms)
+            refused += [(count + place, error) for place, error in found]
+            count += len(part)
+            self._after_part(part, bodies)
         self._after()
         return refused
+
+    def _after_part(self, part: Sequence[object], whole: Sequence[object]) -> None:
+        """Between the parts of a batch that does not enter in one step."""
+        if len(part) < len(whole):
+            self._keep_limits()
+            self._keeper.seal_if_large()
 
     async def publish_to_exchange(
         self,
@@ -205,7 +232,7 @@ class Broker(StagingBroker):
         extra_keys: Sequence[str] = (),
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Published]:
-        now_ms = self._enter()
+        now_ms = self._enter_within_limits()
         self._check_pressure()
         placed = publishing.publish_to_exchange(
             self._state,
@@ -228,7 +255,7 @@ class Broker(StagingBroker):
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Published | BrokerError]:
         """Publish to several queues, each for itself: per queue what became of it, also where another refused it."""
-        now_ms = self._enter()
+        now_ms = self._enter_within_limits()
         self._check_pressure()
         found = [self._state.queue(name, namespace) for name in queues]
         placed = publishing.publish_to_queues(self._state, found, publication, is_use=is_use, now_ms=now_ms)
@@ -330,7 +357,7 @@ class Broker(StagingBroker):
 
         `beside_active`: also where a queue serves a single active consumer, of what that one has no credit for.
         """
-        now_ms = self._enter()
+        now_ms = self._enter_within_limits()
         source = self._state.queue(queue, namespace)
         if type(limit) is not int or not 1 <= limit <= source.settings.max_prefetch:
             raise InvalidArgument(
@@ -383,7 +410,7 @@ class Broker(StagingBroker):
             raise
         finally:
             self._state.calendar.remove(poll)
-            self._consumers.remove(poll)
+            self._consumers.remove_poll(poll)
 
     def subscribe(
         self,
@@ -448,29 +475,28 @@ class Broker(StagingBroker):
         With `keeps_held` the consumer keeps what it has, to settle it still; `give_back` ends that.
         """
         self._enter()
-        if subscription.is_cancelled:
-            raise ConsumerNotFound(
-                f"Consumer {subscription.consumer!r} of queue {subscription.queue.name!r} has been cancelled already."
-            )
-        # First what it holds goes back, so that whoever takes over gets it in order.
-        subscription.is_cancelled = True
-        if subscription.pool is not None:
-            subscription.pool.members.pop(subscription, None)
-        if not keeps_held:
+        self._consumers.leave(subscription)
+        if keeps_held:
+            self._consumers.has_left(subscription)
+            self._after()
+        else:
             self.give_back(subscription, is_vanished=is_vanished)
-        self._consumers.remove(subscription)
-        self._after()
+
+    def cancel_all(self, subscriptions: Iterable[Subscription], *, is_vanished: bool = False) -> None:
+        """As `cancel`, for all that leave together, a connection's: none of them gets what another gives back."""
+        self._enter()
+        leaving = [subscription for subscription in subscriptions if not subscription.is_cancelled]
+        for subscription in leaving:
+            self._consumers.leave(subscription)
+        for subscription in leaving:
+            self.give_back(subscription, is_vanished=is_vanished)
 
     def give_back(self, subscription: Subscription, *, is_vanished: bool = False) -> None:
-        """Everything that an ended subscription still holds goes back."""
-        now_ms = self._enter()
-        for sequence, delivery in list(subscription.held.items()):
-            queue, message = settling.held(self._state, delivery)
-            assert message.sequence == sequence
-            if is_vanished:
-                settling.fail(self._state, queue, message, Reason.VANISHED, delay_ms=0, now_ms=now_ms)
-            else:
-                settling.release(self._state, delivery, now_ms=now_ms)
+        """Everything that an ended subscription still holds goes back: some at once, the rest in the next turns."""
+        self._enter()
+        assert subscription.is_cancelled
+        self._leaving.append(Leaver(subscription, iter(list(subscription.held.values())), is_vanished))
+        self._give_back_some()
         self._after()
 
     # -- settling -----------------------------------------------------------------------------------------------------
@@ -515,6 +541,7 @@ class Broker(StagingBroker):
                 )
             except BrokerError as refusal:
                 results.append(refusal)
+            self._keeper.seal_if_large()
         self._after()
         return results
 
@@ -588,13 +615,22 @@ class Broker(StagingBroker):
         namespace: str = DEFAULT_NAMESPACE,
     ) -> browsing.Page:
         """A page of messages in any state, nothing changed. Pass the page's `after` on for the next one."""
-        self._enter()
-        page = browsing.browse(self._state.queue(queue, namespace), wanted, after=after, limit=limit)
-        return browsing.Page(await self._copies(page.messages, with_bodies=with_bodies), page.after)
+        self._enter_within_limits()
+        source = self._state.queue(queue, namespace)
+        found: list[Message] = []
+        for _ in range(PAGE_SLICES):
+            page = browsing.browse(source, wanted, after=after, limit=limit - len(found))
+            found += page.messages
+            if page.after is None or len(found) == limit:
+                break
+            after = page.after
+            await asyncio.sleep(0)
+        found = [message for message in found if self._is_in_its_queue(message)]
+        return browsing.Page(await self._copies(found, with_bodies=with_bodies), page.after)
 
     async def peek(self, queue: str, limit: int = 1, *, namespace: str = DEFAULT_NAMESPACE) -> list[Message]:
         """The messages that would be received next, nothing changed. Where bodies are large, fewer."""
-        self._enter()
+        self._enter_within_limits()
         source = self._state.queue(queue, namespace)
         return await self._copies(receiving.peek(source, limit, bytes_max=RECEIVED_BYTES_MAX))
 
@@ -602,8 +638,10 @@ class Broker(StagingBroker):
         """One message by its id, in whatever state it is."""
         self._enter()
         source = self._state.queue(queue, namespace)
-        [message] = await self._copies([browsing.get(source, self._sequence(source, message_id))])
-        return message
+        messages = await self._copies([browsing.get(source, self._sequence(source, message_id))])
+        if not messages:
+            raise _not_found(source, message_id)
+        return messages[0]
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 
@@ -630,20 +668,20 @@ class Broker(StagingBroker):
         source = self._state.queue(queue, namespace)
         target = None if to is None else self._state.queue(to, namespace)
         moved = 0
-        for message in browsing.matching(source, wanted):
+        async for message in self._matching(source, wanted):
             if limit is not None and moved >= limit:
                 break
             if message.state not in (State.READY, State.DEAD) or not (message.deaths or target):
                 continue
             if not dry_run:
-                now_ms = self._enter()
-                dead_letters.redrive(self._state, source, [message], to=target, now_ms=now_ms)
+                _check_there(target, moved)
+                if not dead_letters.redrive(self._state, source, [message], to=target, now_ms=self._enter()):
+                    continue
                 self._after()
                 if per_second is not None:
                     await asyncio.sleep(1 / per_second)
             moved += 1
-            if moved % SLICE == 0:
-                await asyncio.sleep(0)
+        _check_there(source, moved)
         await self._keeper.durable()
         return moved
 
@@ -652,16 +690,27 @@ class Broker(StagingBroker):
         self._enter()
         source = self._state.queue(queue, namespace)
         count = 0
-        for message in browsing.matching(source, wanted):
-            if message.state is State.IN_FLIGHT:
-                continue
-            dead_letters.discard(self._state, source, message, Reason.CANCELLED, now_ms=self._enter())
-            count += 1
-            if count % SLICE == 0:
+        async for message in self._matching(source, wanted):
+            if message.state is not State.IN_FLIGHT:
+                dead_letters.discard(self._state, source, message, Reason.CANCELLED, now_ms=self._enter())
                 self._after()
-                await asyncio.sleep(0)
+                count += 1
         await self._leave()
         return count
+
+    async def _matching(self, queue: Queue, wanted: Filter) -> AsyncIterator[Message]:
+        """What is in the queue now and is accepted by a filter when its turn comes, the rest of the loop in between.
+        What has left the queue by then, or has gone with it, does not come."""
+        after, cut = 0, self._state.next_sequence
+        while sequences := browsing.sequences_after(queue, after, SLICE):
+            for sequence in sequences:
+                if sequence >= cut:
+                    return
+                message = queue.find(sequence)
+                if message is not None and wanted.accepts(message):
+                    yield message
+            after = sequences[-1]
+            await asyncio.sleep(0)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -679,18 +728,48 @@ class Broker(StagingBroker):
         moved = self._keeper.recorder.moved_messages.get(number)
         message = queue.find(number if moved is None else moved.sequence)
         if message is None or message.created_at_ms != created_at_ms:
-            raise MessageNotFound(
-                f"Queue {queue.name!r} has no message {message_id}; it may have been settled or moved."
-            )
+            raise _not_found(queue, message_id)
         return message.sequence
 
     async def _copies(self, messages: list[Message], *, with_bodies: bool = True) -> list[Message]:
-        """Copies that stay as they are, for somebody to look at; without bodies they have those that are in memory."""
-        if with_bodies:
+        """Copies that stay as they are, for somebody to look at; without bodies they have those that are in memory.
+        What has left its queue while bodies were read is left out."""
+        if with_bodies and not self._keeper.are_at_hand(messages):
             await self._keeper.fetch(messages)
+            messages = [message for message in messages if self._is_in_its_queue(message)]
         copies = [copy.copy(message) for message in messages]
         self._keeper.handed_over(messages)
         return copies
+
+
+def _not_found(queue: Queue, message_id: str) -> MessageNotFound:
+    return MessageNotFound(f"Queue {queue.name!r} has no message {message_id}; it may have been settled or moved.")
+
+
+def _check_there(queue: Queue | None, moved: int) -> None:
+    """Look at a queue again that was found before others had their turn."""
+    if queue is not None and queue.is_deleted:
+        raise QueueDeleted(f"Queue {queue.name!r} was deleted after {moved} messages had been moved.")
+
+
+P = TypeVar("P")
+
+
+def _parts(queue: Queue, publications: Sequence[P], sizes: list[int]) -> Iterator[Sequence[P]]:
+    """A batch as it enters: whole, unless that is too much for one block, or its queue has to serve in between."""
+    if publishing.is_one_by_one(queue):
+        yield from (publications[place : place + 1] for place in range(len(publications)))
+        return
+    if sum(sizes) <= STEP_BYTES_MAX:
+        yield publications
+        return
+    start = part_bytes = 0
+    for place, size in enumerate(sizes):
+        if part_bytes + size > STEP_BYTES_MAX and place > start:
+            yield publications[start:place]
+            start, part_bytes = place, 0
+        part_bytes += size
+    yield publications[start:]
 
 
 def _check_prefetch(queue: Queue, prefetch: object) -> None:

@@ -17,12 +17,12 @@ import msgspec
 
 from smista.core import claims
 from smista.core.claims import Claim, Claimant, ClaimState
-from smista.core.errors import ClaimExpired, InvalidArgument, QueueDeleted, StaleReceipt
-from smista.core.message import FOREVER_MS, Envelope, Message
+from smista.core.errors import ClaimExpired, InvalidArgument, QueueDeleted
+from smista.core.message import FOREVER_MS, Envelope, Message, Receipt
 from smista.core.queue import Queue
 from smista.core.receiving import peek
 from smista.core.settings import check_name, check_text
-from smista.core.settling import held
+from smista.core.settling import held, is_held
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState
 from smista.engine.clock import Clock
 from smista.engine.delivery import Delivery
@@ -110,7 +110,7 @@ class ClaimingBroker(RunningBroker):
         _check_claim(consumer, session, after, max_rows, max_bytes, lease_ms, wait_ms)
         source = self._state.queue(queue, namespace)
         self._consumers.check_poll(source)
-        async with self._lock(source, consumer):
+        async with self._one_at_a_time(source, consumer):
             claim = await self._claim_at_hand(source, consumer, session, after)
             if claim is None:
                 claim = await self._make_claim(source, consumer, after, [], max_rows, max_bytes, lease_ms)
@@ -138,47 +138,44 @@ class ClaimingBroker(RunningBroker):
         wait_ms: int,
     ) -> Claim | None:
         deliveries = await self._poll(queue, 1, wait_ms, FOREVER_MS, consumer, self._enter(), False)
+        receipts = [delivery.receipt for delivery in deliveries]
         try:
-            async with self._lock(queue, consumer):
+            async with self._one_at_a_time(queue, consumer):
                 claim = await self._claim_at_hand(queue, consumer, session, after)
-                if claim is None and deliveries:
-                    messages = self._still_held(deliveries)
-                    deliveries = []
-                    claim = await self._make_claim(queue, consumer, after, messages, max_rows, max_bytes, lease_ms)
+                if claim is None and receipts:
+                    claim = await self._make_claim(queue, consumer, after, receipts, max_rows, max_bytes, lease_ms)
             return claim
         finally:
-            self._give_back([delivery.receipt for delivery in deliveries])
-
-    def _still_held(self, deliveries: list[Delivery]) -> list[Message]:
-        """Without what was purged since it was handed over."""
-        messages = []
-        for delivery in deliveries:
-            with contextlib.suppress(StaleReceipt):
-                messages.append(held(self._state, delivery.receipt)[1])
-        return messages
+            # Whatever did not become a row of the claim.
+            self._give_back(receipts)
 
     async def _make_claim(
         self,
         queue: Queue,
         consumer: str,
         after: int,
-        messages: list[Message],
+        receipts: list[Receipt],
         max_rows: int,
         max_bytes: int | None,
         lease_ms: int,
     ) -> Claim | None:
-        """A new claim, from `messages` on; None when there is nothing to claim."""
+        """A new claim, from what is held under `receipts` on, which is emptied when it is the claim's; None when there
+        is nothing to claim."""
         claim: Claim | None = None
         while True:
             now_ms = self._enter()
-            if queue.is_deleted:
-                raise QueueDeleted(f"Queue {queue.name!r} was deleted while it was being claimed from.")
+            _check_there(queue)
+            if claim is not None and claim.state is not ClaimState.OPEN:
+                # It ended while it was being made: what it has got goes back with it, and it gets no more.
+                return claim
+            # Without what was purged since it was handed over.
+            messages = [held(self._state, receipt)[1] for receipt in receipts if is_held(self._state, receipt)]
             taken = claim.row_count if claim is not None else len(messages)
             bytes_left = None if max_bytes is None else max_bytes - (claim.body_bytes if claim is not None else 0)
             limit = _room(queue, min(TAKEN_AT_ONCE, max_rows - taken), bytes_left, is_first=not taken)
             if limit:
                 messages = messages + claims.take(self._state, queue, consumer, limit, now_ms=now_ms)
-            if not messages or (claim is not None and claim.state is not ClaimState.OPEN):
+            if not messages:
                 if claim is not None:
                     claims.finish_claim(self._state, queue, claim)
                 return claim
@@ -186,7 +183,7 @@ class ClaimingBroker(RunningBroker):
                 claimant = claims.find_claimant(self._state, queue, consumer)
                 claim = claims.open_claim(self._state, queue, claimant, after, lease_ms=lease_ms, now_ms=now_ms)
             claims.add_rows(self._state, queue, claim, messages)
-            messages = []
+            receipts.clear()
             self._after()
             await asyncio.sleep(0)
 
@@ -254,7 +251,7 @@ class ClaimingBroker(RunningBroker):
         self._enter()
         check_text("session", session)
         source = self._state.queue(queue, namespace)
-        async with self._lock(source, consumer):
+        async with self._one_at_a_time(source, consumer):
             claimant = self._seize(source, consumer, session)
             if up_to > claimant.acknowledged:
                 try:
@@ -295,7 +292,7 @@ class ClaimingBroker(RunningBroker):
         self._enter()
         check_text("session", session)
         source = self._state.queue(queue, namespace)
-        async with self._lock(source, consumer):
+        async with self._one_at_a_time(source, consumer):
             claimant = self._seize(source, consumer, session)
             closed = claims.release_after(self._state, source, claimant, after)
             await self._work_off(source, closed)
@@ -326,8 +323,13 @@ class ClaimingBroker(RunningBroker):
     ) -> list[Delivery]:
         raise NotImplementedError
 
-    def _lock(self, queue: Queue, consumer: str) -> asyncio.Lock:
-        return self._locks.setdefault((queue.number, consumer), asyncio.Lock())
+    @contextlib.asynccontextmanager
+    async def _one_at_a_time(self, queue: Queue, consumer: str) -> AsyncIterator[None]:
+        """Wait until nobody else changes this consumer's claims. The queue may be gone by then."""
+        async with self._locks.setdefault((queue.number, consumer), asyncio.Lock()):
+            self._enter()
+            _check_there(queue)
+            yield
 
     def _seize(self, queue: Queue, consumer: str, session: str, *, is_new: bool = False) -> Claimant:
         return claims.seize(
@@ -355,6 +357,11 @@ class ClaimingBroker(RunningBroker):
                 if claim.claimant.claims.get(claim.number) is claim and not queue.is_deleted:
                     now_ms = self._clock.now_ms()
                     self._state.calendar.add(claim, now_ms, now_ms)
+
+
+def _check_there(queue: Queue) -> None:
+    if queue.is_deleted:
+        raise QueueDeleted(f"Queue {queue.name!r} was deleted while it was being claimed from.")
 
 
 def _room(queue: Queue, limit: int, bytes_left: int | None, *, is_first: bool) -> int:

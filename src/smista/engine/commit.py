@@ -90,9 +90,13 @@ class Committer:
             self._waiters.append((position, future))
         return future
 
+    def stop_waiting_for_room(self) -> None:
+        """A block that finds the disk full fails from now on instead of being tried again."""
+        self._has_stopped.set()
+
     async def close(self) -> None:
         """Write what was submitted and end the thread."""
-        self._has_stopped.set()
+        self.stop_waiting_for_room()
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 

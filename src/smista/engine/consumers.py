@@ -149,22 +149,23 @@ Waiting = Poll | Subscription
 class Watch:
     """All that wait on one queue."""
 
-    __slots__ = ("active", "is_fetching", "line", "subscriptions")
+    __slots__ = ("active", "is_fetching", "leaving", "line", "subscriptions")
 
     def __init__(self) -> None:
         self.line: WaitingLine[Waiting] = WaitingLine()
         self.subscriptions: dict[Subscription, None] = {}
         self.active: Subscription | None = None
         """The one that is served, in a queue with a single active consumer."""
+        self.leaving: Subscription | None = None
+        """The same one, while what it held goes back: nobody else is served before that is done."""
         self.is_fetching = False
 
 
 class Consumers:
     """The waiting ones of all queues."""
 
-    def __init__(self, serve: Callable[[Queue], None]) -> None:
+    def __init__(self) -> None:
         self._watches: dict[int, Watch] = {}
-        self._serve = serve
 
     def watch(self, queue: Queue) -> Watch | None:
         return self._watches.get(queue.number)
@@ -187,27 +188,68 @@ class Consumers:
         watch = self._open(queue)
         watch.subscriptions[subscription] = None
         if not queue.settings.single_active_consumer:
-            watch.line.join(subscription)
-        elif watch.active is None:
-            watch.active = subscription
-            watch.line.join(subscription)
+            self.has_credit(subscription)
+        else:
+            self._hand_over(queue, watch)
 
-    def remove(self, waiting: Waiting) -> None:
-        queue = waiting.queue
+    def remove_poll(self, poll: Poll) -> None:
+        watch = self._watches.get(poll.queue.number)
+        if watch is not None:
+            watch.line.leave(poll)
+            self._close_if_unused(poll.queue, watch)
+
+    def leave(self, subscription: Subscription) -> None:
+        """A subscription is over: it gets nothing any more. What it holds it still has; while that goes back nobody
+        takes over from it as the single active consumer, see `has_left`."""
+        if subscription.is_cancelled:
+            raise ConsumerNotFound(
+                f"Consumer {subscription.consumer!r} of queue {subscription.queue.name!r} has been cancelled already."
+            )
+        _end(subscription)
+        queue = subscription.queue
+        watch = self._watches.get(queue.number)
+        if watch is not None:
+            watch.line.leave(subscription)
+            watch.subscriptions.pop(subscription, None)
+            if watch.active is subscription:
+                watch.leaving = subscription
+
+    def has_left(self, subscription: Subscription) -> None:
+        """All that it held has gone back, or it keeps it: somebody else may take over."""
+        queue = subscription.queue
         watch = self._watches.get(queue.number)
         if watch is None:
             return
-        watch.line.leave(waiting)
-        if isinstance(waiting, Subscription):
-            if watch.subscriptions.pop(waiting, self) is self:
-                raise ConsumerNotFound(f"Consumer {waiting.consumer!r} of queue {queue.name!r} is not subscribed.")
-            if watch.active is waiting:
-                # Of the highest priority, the one that has waited longest.
-                watch.active = max(watch.subscriptions, key=lambda each: each.priority, default=None)
-                if watch.active is not None and watch.active.credit > 0:
-                    watch.line.join(watch.active)
-                    self._serve(queue)
-        if not watch.subscriptions and not len(watch.line):
+        if watch.leaving is subscription:
+            watch.active = watch.leaving = None
+        self._hand_over(queue, watch)
+        self._close_if_unused(queue, watch)
+
+    def settings_changed(self, queue: Queue) -> None:
+        """Whether only one consumer is served at a time may have changed."""
+        watch = self._watches.get(queue.number)
+        if watch is None:
+            return
+        if queue.settings.single_active_consumer:
+            self._hand_over(queue, watch)
+            for subscription in watch.subscriptions:
+                if subscription is not watch.active:
+                    watch.line.leave(subscription)
+        else:
+            watch.active = watch.leaving = None
+            for subscription in watch.subscriptions:
+                self.has_credit(subscription)
+
+    def _hand_over(self, queue: Queue, watch: Watch) -> None:
+        """Where a queue serves one consumer at a time and none is served: of the highest priority, the one that has
+        waited longest."""
+        if queue.settings.single_active_consumer and watch.active is None and watch.subscriptions:
+            watch.active = max(watch.subscriptions, key=lambda each: each.priority)
+            self.has_credit(watch.active)
+
+    def _close_if_unused(self, queue: Queue, watch: Watch) -> None:
+        is_used = watch.subscriptions or len(watch.line) or watch.leaving is not None
+        if not is_used and self._watches.get(queue.number) is watch:
             del self._watches[queue.number]
             queue.is_watched = False
 
@@ -225,7 +267,8 @@ class Consumers:
         watch = self._watches.get(queue.number)
         if watch is None or subscription.is_cancelled:
             return
-        if watch.active in (None, subscription) and subscription.credit > 0:
+        is_served = not queue.settings.single_active_consumer or watch.active is subscription
+        if is_served and subscription.credit > 0:
             watch.line.join(subscription)
             queue.woken.add(queue)
 
@@ -235,15 +278,16 @@ class Consumers:
         queue.is_watched = False
         if watch is None:
             return
-        error = error or QueueDeleted(f"Queue {queue.name!r} was deleted while this consumer was waiting on it.")
+        error = error or deleted(queue)
         while (waiting := watch.line.first()) is not None:
             watch.line.leave(waiting)
             if isinstance(waiting, Poll) and not waiting.answer.done():
                 waiting.answer.set_exception(error)
-        for subscription in watch.subscriptions:
-            subscription.is_cancelled = True
-            if subscription.pool is not None:
-                subscription.pool.members.pop(subscription, None)
+        # All of them are out of the line before the first one hears of it, and may do something about it.
+        ended = list(watch.subscriptions)
+        for subscription in ended:
+            _end(subscription)
+        for subscription in ended:
             subscription.ended(error)
 
     def _open(self, queue: Queue) -> Watch:
@@ -252,3 +296,13 @@ class Consumers:
             watch = self._watches[queue.number] = Watch()
             queue.is_watched = True
         return watch
+
+
+def deleted(queue: Queue) -> QueueDeleted:
+    return QueueDeleted(f"Queue {queue.name!r} was deleted while this consumer was waiting on it.")
+
+
+def _end(subscription: Subscription) -> None:
+    subscription.is_cancelled = True
+    if subscription.pool is not None:
+        subscription.pool.members.pop(subscription, None)

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from itertools import repeat
 
-from smista.core.message import Message, Receipt, State
+from smista.core.message import Message, Receipt
 from smista.core.queue import Queue
 from smista.core.receiving import receive
+from smista.core.settling import is_held
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
-from smista.engine.consumers import Consumers, Poll, Subscription, Waiting, Watch
+from smista.engine.consumers import Consumers, Poll, Subscription, Waiting, Watch, deleted
 from smista.engine.delivery import Delivery, make_delivery, receipt_of
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
@@ -35,7 +36,7 @@ class Dispatcher:
         self._after = after
         self._give_back = give_back
         self._fetching: set[asyncio.Task[None]] = set()
-        self.consumers = Consumers(self.serve)
+        self.consumers = Consumers()
         self.keeper: Keeper
         """Set by the broker: each needs the other."""
 
@@ -77,19 +78,18 @@ class Dispatcher:
 
     async def deliveries(self, messages: list[Message]) -> list[Delivery]:
         """The messages as their consumer gets them, bodies and all."""
+        receipts = list(map(receipt_of, messages))
         if self.keeper.are_at_hand(messages):
-            return self._make(messages, map(receipt_of, messages))
-        counts = [message.delivery_count for message in messages]
+            return self._make(messages, receipts)
         try:
             await self.keeper.fetch(messages)
-        except asyncio.CancelledError:
+        except BaseException:
             # Whoever asked is gone: nobody would settle them before their leases run out.
-            self._give_back(list(map(receipt_of, messages)))
+            self._give_back(receipts)
             raise
         # Reading took time: leave out what was purged, set aside or handed to somebody else meanwhile.
-        pairs = zip(messages, counts, strict=True)
-        left = [m for m, count in pairs if m.state is State.IN_FLIGHT and m.delivery_count == count]
-        return self._make(left, map(receipt_of, left))
+        left = [(m, receipt) for m, receipt in zip(messages, receipts, strict=True) if is_held(self._state, receipt)]
+        return self._make([message for message, _ in left], [receipt for _, receipt in left])
 
     def settled(self, messages: list[Message]) -> None:
         """Messages that subscriptions held have been settled, by whomever: their credit is free again."""
@@ -139,8 +139,13 @@ class Dispatcher:
                 waiting.deliver(deliveries)
         elif waiting.answer.done():
             self._give_back([delivery.receipt for delivery in deliveries])
-        else:
+        elif deliveries:
             waiting.answer.set_result(deliveries)
+        elif waiting.queue.is_deleted:
+            waiting.answer.set_exception(deleted(waiting.queue))
+        else:
+            # All of it went while it was being read: the poll goes on.
+            self.consumers.add_poll(waiting)
 
     async def _fetch_and_hand_over(self, watch: Watch, waiting: Waiting, messages: list[Message]) -> None:
         try:

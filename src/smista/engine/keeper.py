@@ -7,6 +7,7 @@ answered, bodies may be let go, and the front of the log may be reclaimed. A fai
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 
 from smista.core.message import Message
@@ -22,9 +23,13 @@ from smista.engine.recovery import Recovery
 from smista.engine.settings import BrokerSettings
 from smista.errors import stopped
 from smista.log import Log
-from smista.log.errors import LogDamaged, LogDropped, LogError
+from smista.log.errors import LogDamaged, LogDropped, LogError, LogUnreadable
 
 DROPPED_AT_ONCE = 16
+READ_AGAIN_S = (0.01, 0.1, 0.5)
+"""After which pauses a block that could not be read is tried again ..."""
+RECLAIM_AGAIN_S = 5.0
+"""... and after which once more, for as long as it takes, where its space is wanted."""
 LAZY_S = 0.002
 """How long notes that nobody waits for, deliveries and unconfirmed acknowledgements, may stay out of the log. They go
 with the next block that somebody waits for, which would else wait for a sync of theirs: with one message in flight a
@@ -56,6 +61,7 @@ class Keeper:
             on_first=self._seal_some_time,
             on_settled=on_settled,
             read_body=self._read_body,
+            on_between=self.seal_if_large,
         )
         self._committer = Committer(log, on_durable=self._block_durable, on_full=self._judge, on_failed=self._failed)
         self._reclaimer = Reclaimer(
@@ -77,6 +83,9 @@ class Keeper:
         state.journal = self.recorder
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._closing = asyncio.Event()
+        self._unread: set[int] = set()
+        """Damaged blocks of which all that could be saved has been."""
         self._is_reclaiming = False
         self._is_seal_planned = False
         self._is_awaited = False
@@ -89,6 +98,9 @@ class Keeper:
         """Make everything durable and close the log."""
         self._is_closed = True
         self._watch_timer.cancel()
+        # Whatever waits for a disk that is full waits in vain from here on, also the tasks.
+        self._committer.stop_waiting_for_room()
+        self._closing.set()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.failure is None and self.recorder.parts:
@@ -109,7 +121,8 @@ class Keeper:
         return self._committer.wait_for(self.recorder.position)
 
     def seal_if_large(self) -> None:
-        if self.recorder.bytes >= self._settings.block_bytes_max:
+        """To be called only between transitions: what is noted so far becomes durable without what follows."""
+        if self.recorder.bytes >= self._settings.block_bytes_max and self.failure is None:
             self._seal()
 
     @property
@@ -168,15 +181,25 @@ class Keeper:
             position = positions[0]
             if not self._paging.has_block(position):
                 try:
-                    self._paging.block_read(position, await asyncio.to_thread(self._log.read, position))
+                    self._paging.block_read(position, await self._read(position))
                 except (LogDamaged, LogDropped) as damage:
                     # What was merely reclaimed meanwhile has its body back, and another position.
                     damaged.add(position)
-                    self._on_damaged([message for message in messages if message.position == position], damage)
+                    lost = [one for one in messages if one.position == position and type(one.body) is not bytes]
+                    self._on_damaged(lost, damage)
                     continue
                 except LogError as error:
                     raise stopped(error) from error
             self._paging.bring_back(position, messages)
+
+    async def _read(self, position: int) -> bytes:
+        """A block; where reading it failed, some more tries: not every error lasts."""
+        for wait_s in READ_AGAIN_S:
+            try:
+                return await asyncio.to_thread(self._log.read, position)
+            except LogDamaged:
+                await self._wait(wait_s)
+        return await asyncio.to_thread(self._log.read, position)
 
     def handed_over(self, messages: list[Message]) -> None:
         """Bodies that have gone to a consumer need not stay in memory when that is short."""
@@ -185,14 +208,16 @@ class Keeper:
                 if message.position <= self._committer.durable_position:
                     self._paging.let_go(message)
 
-    def _read_body(self, message: Message) -> bytes:
-        """For the rare note that needs a paged-out body at once: read on the spot."""
+    def _read_body(self, message: Message) -> bool:
+        """For the rare note that needs a paged-out body at once: read on the spot. False where it cannot be read."""
         position = message.position
         if not self._paging.has_block(position):
-            self._paging.block_read(position, self._log.read(position))
+            try:
+                self._paging.block_read(position, self._log.read(position))
+            except LogError:
+                return False
         self._paging.bring_back(position, [message])
-        assert type(message.body) is bytes
-        return message.body
+        return type(message.body) is bytes
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 
@@ -246,19 +271,43 @@ class Keeper:
                     break
                 if self._reclaimer.needs_reading(position):
                     try:
-                        self._reclaimer.relocate(position, await asyncio.to_thread(self._log.read, position))
+                        block = await self._read(position)
                     except LogDamaged as damage:
-                        self._on_damaged(self._reclaimer.relocate_unread(position), damage)
+                        if not await self._save_unread(position, damage):
+                            await self._wait(RECLAIM_AGAIN_S)
+                            continue
+                    else:
+                        self._reclaimer.relocate(position, block)
                     await self.durable()
                 self._reclaimer.dropped(position)
                 floor = position + 1
                 if floor % DROPPED_AT_ONCE == 0:
-                    self._committer.drop(floor)
-                    await asyncio.sleep(0)
+                    await self._drop(floor)
             if floor is not None:
-                self._committer.drop(floor)
+                await self._drop(floor)
         finally:
             self._is_reclaiming = False
+
+    async def _drop(self, floor: int) -> None:
+        """Drop the log's blocks below `floor`. What ended the messages that were in them must be on disk first."""
+        await self.durable()
+        self._committer.drop(floor)
+
+    async def _save_unread(self, position: int, damage: LogDamaged) -> bool:
+        """Write again, from memory, what lives in a block that cannot be read. False while bodies are in it that are
+        nowhere else: then it may not be dropped. It can once their messages, which are set aside, have been removed."""
+        if isinstance(damage, LogUnreadable):
+            return False
+        if position not in self._unread:
+            self._unread.add(position)
+            self._on_damaged(self._reclaimer.relocate_unread(position), damage)
+            await self.durable()
+        return position not in self.recorder.live
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait so long, or until the broker is closed."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
 
     # -- trouble ------------------------------------------------------------------------------------------------------
 

@@ -115,6 +115,7 @@ class Reclaimer:
         """Write again whatever in this block still lives in it."""
         for record in records.records(block):
             self._relocate(position, record)
+            self._recorder.between()
 
     def relocate_unread(self, position: int) -> list[Message]:
         """As `relocate`, for a block that cannot be read: from memory. Returns the messages whose bodies are lost."""
@@ -151,6 +152,7 @@ class Reclaimer:
             case Kind.ENQUEUED:
                 for entry in records.enqueued(data):
                     self._move(position, [(entry.queue, entry.sequence, entry.sequence)], entry.body)
+                    self._recorder.between()
             case Kind.FANNED_OUT:
                 entries = records.read_fanned_out(data)
                 places = [(entry.queue, entry.sequence, entry.sequence) for entry in entries]

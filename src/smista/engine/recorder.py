@@ -128,10 +128,11 @@ class Recorder(Journal):
         *,
         on_first: Callable[[], None],
         on_settled: Callable[[list[Message]], None],
-        read_body: Callable[[Message], bytes],
+        read_body: Callable[[Message], bool],
+        on_between: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_first` is called when a note goes into an empty block; `on_settled` when held messages are let go;
-        `read_body` for a body that is paged out."""
+        `read_body` to bring back a body that is paged out, if it can; `on_between` where the block may be sealed."""
         self.position = position
         """The block being filled."""
         self.parts: list[bytes] = []
@@ -154,6 +155,7 @@ class Recorder(Journal):
         self._on_first = on_first
         self._on_settled = on_settled
         self._read_body = read_body
+        self._on_between = on_between
         self._last_envelope: Envelope = PLAIN
         self._last_envelope_bytes = b""
 
@@ -497,8 +499,11 @@ class Recorder(Journal):
         self.moved_messages[copy.number] = copy
         if not source.settings.durable:
             if target.settings.durable:
-                self.resident_bytes -= copy.body_bytes
-                self._placed_new(copy, copy)
+                body = self._body(copy)
+                self.placed([copy], body, entered_at_ms=copy.ready_at_ms)
+                if fate.reason is Reason.REDRIVEN:
+                    # Its counters tell that; a message that is placed does not.
+                    self.queue_declared(target)
             return
         if not target.settings.durable:
             # It leaves the log with this, so its body must be in memory.
@@ -530,13 +535,15 @@ class Recorder(Journal):
             )
             self.note(records.packed(Kind.READDRESSED, record))
 
-    def copied(self, target: Queue, copy: Message, original: Message) -> None:
-        if target.settings.durable:
-            self._placed_new(copy, original)
-        else:
-            copy.body = self._body(original)
+    def copied(self, copies: Sequence[tuple[Queue, Message]], original: Message) -> None:
+        body = self._body(original)
+        for _, copy in copies:
+            copy.body = body
             copy.position = 0
-            self.resident_bytes += len(copy.body)
+            self.resident_bytes += len(body)
+        lasting = [copy for target, copy in copies if target.settings.durable]
+        if lasting:
+            self.placed(lasting, body, entered_at_ms=original.ready_at_ms)
 
     def purged(self, queue: Queue, cut: int, count: int, *, ready_only: bool, at_ms: int) -> None:
         if queue.settings.durable:
@@ -544,16 +551,17 @@ class Recorder(Journal):
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _placed_new(self, copy: Message, original: Message) -> None:
-        body = copy.body = self._body(original)
-        self.resident_bytes += len(body)
-        if copy.sequence != copy.number:
-            self.moved_messages[copy.number] = copy
-        self.placed([copy], body, entered_at_ms=copy.ready_at_ms)
+    def between(self) -> None:
+        self._on_between()
+
+    def has_body(self, message: Message) -> bool:
+        return type(message.body) is bytes or self._read_body(message)
 
     def _body(self, message: Message) -> bytes:
+        """A body that `has_body` found before this transition began."""
         body = message.body
-        return body if type(body) is bytes else self._read_body(message)
+        assert type(body) is bytes
+        return body
 
     def _envelope(self, envelope: Envelope) -> bytes:
         if envelope is PLAIN:

@@ -129,7 +129,7 @@ class Recovery:
     def finish(self, recorder: Recorder, now_ms: int) -> None:
         """Build what live traffic needs beside the tables, and open the accounts."""
         state = self.state
-        state.graves.clear()
+        state.purged.clear()
         for namespace in state.namespaces.values():
             for binding in list(namespace.topology.bindings()):
                 if binding.destination_kind == "queue" and binding.destination not in namespace.queues:
@@ -142,6 +142,8 @@ class Recovery:
                 if message.sequence != message.number:
                     recorder.moved_messages[message.number] = message
             queue.attach(now_ms)
+            # Who uses a queue is not in the log: one that is deleted when nobody does has its whole time again.
+            queue.used_at_ms = now_ms
             schedule_check(queue, now_ms)
         self._claims.finish(now_ms)
         recorder.lasting = self.lasting
@@ -452,7 +454,6 @@ class Recovery:
         before = queue.counters.purged
         for table in queue.take_all(ready_only=ready_only):
             for message in table.values():
-                queue.body_bytes -= message.body_bytes
                 self._free(message)
         queue.counters.purged = before + count
 

@@ -1,7 +1,8 @@
 """A broker's running life, below its commands: opening and closing, what every call begins and ends with, deadlines.
 
 call ─▶ _enter: may it, and what time is it ─▶ one synchronous step of the core ─▶ _after: plan what follows
-             end of the turn: serve queues in which something became ready, free purged memory
+             end of the turn: keep limits, serve queues in which something became ready, give back what leavers
+                              held, free purged memory
              at a deadline:   do what is due, in slices, the rest of the loop in between
 """
 
@@ -10,17 +11,19 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Self
+from typing import NamedTuple, Self
 
 from smista.core import browsing, dead_letters
 from smista.core.claims import claimants, held_by_claims
 from smista.core.due import run_due
 from smista.core.message import Message, Reason, Receipt, State
-from smista.core.settling import Outcome, receipt_for, release
+from smista.core.settling import Outcome, fail, held, is_held, receipt_for, release
 from smista.core.state import BrokerState, ReadRouting
+from smista.core.trimming import keep_limits
 from smista.engine.clock import Clock
-from smista.engine.consumers import Poll, Watch
+from smista.engine.consumers import Poll, Subscription, Watch
 from smista.engine.dispatcher import Dispatcher
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
@@ -33,10 +36,22 @@ from smista.log import Log
 from smista.log.errors import LogDamaged, LogError
 
 SLICE = 100
+STEP_BYTES_MAX = 32 << 20
+"""How many bytes of bodies enter in one step, and so in one block, unless one body alone is larger. The log takes
+blocks of up to 512 MiB."""
 SLICE_S = 0.003
-BURIED_AT_ONCE = 2000
+FREED_AT_ONCE = 2000
+GIVEN_BACK_AT_ONCE = 250
 BREATH_S = 0.001
 STALL_MS = 1_000
+
+
+class Leaver(NamedTuple):
+    """What a consumer that is gone held, as far as it has not gone back yet."""
+
+    subscription: Subscription
+    receipts: Iterator[Receipt]
+    is_vanished: bool
 
 
 class RunningBroker:
@@ -56,7 +71,10 @@ class RunningBroker:
         self.ids = Ids(log.identity)
         self._dispatcher = Dispatcher(state, clock, self.ids, after=self._after, give_back=self._give_back)
         self._consumers = self._dispatcher.consumers
-        state.serve_now = self._dispatcher.serve
+        self._leaving: deque[Leaver] = deque()
+        self._give_back_left = GIVEN_BACK_AT_ONCE
+        """How many messages of leavers may still go back in this turn."""
+        self._is_keeping_limits = False
         self._keeper = self._dispatcher.keeper = Keeper(
             log,
             settings,
@@ -104,7 +122,8 @@ class RunningBroker:
     def _release_unending(self) -> None:
         """Give back what was held without a deadline: such a lease ends with its consumer, and those of an earlier run
         are gone. Claims have deadlines of their own."""
-        for queue in self._state.queues.values():
+        # What is released may have expired, and making its dead-letter queue adds one.
+        for queue in list(self._state.queues.values()):
             claimed = held_by_claims(self._state, queue)
             unending = [message for message in queue.in_flight.values() if message.deadline_ms is None]
             held = [message for message in unending if message.sequence not in claimed]
@@ -118,6 +137,9 @@ class RunningBroker:
         if self._timer is not None:
             self._timer.cancel()
         self._lag_timer.stop()
+        while self._leaving and self._keeper.failure is None:
+            self._give_back_left = GIVEN_BACK_AT_ONCE
+            self._give_back_some()
         self._dispatcher.end_all(BrokerClosed("The broker is closing; open another one on its data."))
         await self._dispatcher.close()
         await self._keeper.close()
@@ -232,13 +254,21 @@ class RunningBroker:
 
     def _after(self) -> None:
         """What each synchronous step ends with: plan serving, sealing and the next deadline."""
-        if (self._state.woken or self._state.graves) and not self._is_turn_planned:
+        state = self._state
+        if (state.woken or state.crowded or state.purged or self._leaving) and not self._is_turn_planned:
             self._is_turn_planned = True
             self._loop.call_soon(self._turn)
-        self._keeper.seal_if_large()
+        if not self._is_keeping_limits:
+            self._keeper.seal_if_large()
         next_ms = self._state.calendar.next_ms()
         if next_ms is not None and (self._timer is None or next_ms < self._timer_at_ms):
             self._arm(next_ms)
+
+    def _enter_within_limits(self) -> int:
+        """As `_enter`, where it matters how much a queue holds, or what is ready in it."""
+        now_ms = self._enter()
+        self._keep_limits()
+        return now_ms
 
     async def _leave(self) -> None:
         self._after()
@@ -258,22 +288,63 @@ class RunningBroker:
                 outcomes.append(None)
             except BrokerError as refusal:
                 outcomes.append(refusal)
+            self._keeper.seal_if_large()
         self._after()
         return outcomes
+
+    def _keep_limits(self) -> None:
+        """Bring the queues within their limits in which something was published or came back since the last time.
+
+        Between commands, never inside one: consumers are served by this, and hear of it.
+        """
+        if self._state.crowded and not self._is_keeping_limits:
+            self._is_keeping_limits = True
+            try:
+                keep_limits(self._state, serve=self._dispatcher.serve, now_ms=self._clock.now_ms())
+            finally:
+                self._is_keeping_limits = False
+                self._after()
+
+    def _give_back_some(self) -> None:
+        """Go on with giving back what consumers held that are gone."""
+        now_ms = self._clock.now_ms()
+        while self._leaving and self._give_back_left > 0:
+            leaver = self._leaving[0]
+            for receipt in leaver.receipts:
+                self._give_back_left -= 1
+                # It may have been settled, purged or deleted since.
+                if is_held(self._state, receipt):
+                    self._give_back_one(receipt, now_ms, is_vanished=leaver.is_vanished)
+                if self._give_back_left <= 0:
+                    break
+            else:
+                self._leaving.popleft()
+                self._consumers.has_left(leaver.subscription)
+
+    def _give_back_one(self, receipt: Receipt, now_ms: int, *, is_vanished: bool) -> None:
+        if is_vanished:
+            queue, message = held(self._state, receipt)
+            fail(self._state, queue, message, Reason.VANISHED, delay_ms=0, now_ms=now_ms)
+        else:
+            release(self._state, receipt, now_ms=now_ms)
+        self._keeper.seal_if_large()
 
     # -- turns and deadlines ------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Once per turn of the loop: serve the queues in which something happened, free purged memory."""
+        """Once per turn of the loop: what calls and deadlines left to be done."""
         self._is_turn_planned = False
         if self._is_closed or self._keeper.failure is not None:
             return
+        self._give_back_left = GIVEN_BACK_AT_ONCE
+        self._give_back_some()
+        self._keep_limits()
         woken = list(self._state.woken)
         self._state.woken.clear()
         for queue in woken:
             if not queue.is_deleted:
                 self._dispatcher.serve(queue)
-        self._state.bury(BURIED_AT_ONCE)
+        self._state.free_purged(FREED_AT_ONCE)
         self._after()
 
     def _arm(self, next_ms: int) -> None:
@@ -314,12 +385,17 @@ class RunningBroker:
         if self._keeper.failure is None and not self._is_closed:
             self.release_now(receipts)
 
+    def _is_in_its_queue(self, message: Message) -> bool:
+        """Whether a message that was found before others had their turn is still there."""
+        queue = self._state.queues.get(message.queue)
+        return queue is not None and queue.find(message.sequence) is message
+
     def _damaged(self, messages: list[Message], damage: LogError) -> None:
         """Bodies that cannot be read: set aside, with the reason, so that the rest of the queue goes on."""
         now_ms = self._clock.now_ms()
         for message in messages:
-            queue = self._state.queues.get(message.queue)
-            if queue is not None and message.state is not State.DEAD and queue.find(message.sequence) is message:
+            if message.state is not State.DEAD and self._is_in_its_queue(message):
+                queue = self._state.queues[message.queue]
                 dead_letters.park(self._state, queue, message, Reason.DAMAGED, error=str(damage), now_ms=now_ms)
         self._after()
 

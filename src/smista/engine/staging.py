@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from smista.core import staging
 from smista.core.queue import Queue
 from smista.core.staging import Commit, Load, Row
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.claiming import ClaimingBroker
-from smista.engine.running import SLICE_S
+from smista.engine.running import SLICE_S, STEP_BYTES_MAX
 
 STAGED_AT_ONCE = 1_000
 """How many rows the door hands over at once ..."""
@@ -43,11 +43,11 @@ class StagingBroker(ClaimingBroker):
         """Add to `loads`, by queue, what an exchange would make of these rows."""
         self._enter()
         self._state.namespace(namespace).topology.check_publish(exchange)
-        for queue, places in staging.route_rows(self._state, namespace, exchange, rows).items():
-            if queue is not None:
+        for queues, publications in staging.route_rows(self._state, namespace, exchange, rows).items():
+            for queue in queues:
                 load = loads.setdefault(queue.name, Load())
-                for place in places:
-                    load.add_row(rows[place].publication)
+                for publication in publications:
+                    load.add_row(publication)
 
     async def begin_commit(self, commit: Commit, loads: dict[str, Load]) -> None:
         """Check that every queue takes its load, and put down the intent; returns when that is durable."""
@@ -64,9 +64,23 @@ class StagingBroker(ClaimingBroker):
         """Publish the next rows of a commit, some at a time, each time in one step with the note of it."""
         await self._keeper.room()
         end_s = time.perf_counter() + SLICE_S
-        for start in range(0, len(rows), STEP):
-            staging.publish_slice(self._state, commit, rows[start : start + STEP], now_ms=self._enter())
+        for step in _steps(rows):
+            staging.publish_slice(self._state, commit, step, now_ms=self._enter())
+            self._keep_limits()
             self._after()
             if time.perf_counter() > end_s:
                 await asyncio.sleep(0)
                 end_s = time.perf_counter() + SLICE_S
+
+
+def _steps(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """The rows as they enter: each step is in one block with the note of it."""
+    start = step_bytes = 0
+    for place, row in enumerate(rows):
+        size = len(row.publication.body)
+        if place > start and (place - start >= STEP or step_bytes + size > STEP_BYTES_MAX):
+            yield rows[start:place]
+            start, step_bytes = place, 0
+        step_bytes += size
+    if rows:
+        yield rows[start:]

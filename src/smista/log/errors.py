@@ -3,6 +3,7 @@
     BrokerError
     └── LogError          log_error          the log cannot be used as asked
         ├── LogDamaged    log_damaged        stored bytes are wrong or missing; nothing wrong was handed out
+        │   └── LogUnreadable log_unreadable reading failed; the bytes may be sound, and a later try may succeed
         ├── LogForeign    log_foreign        this directory holds something else; it was not touched
         ├── LogNewer      log_newer          written by a later Smista
         ├── LogLocked     log_locked         another broker has it open
@@ -42,6 +43,12 @@ class LogDamaged(LogError):
         super().__init__(f"{where} in {log} is damaged: {what}; {cure}")
         self.position = position
         self.what = what
+
+
+class LogUnreadable(LogDamaged):
+    """Reading a block failed: the disk reported an error, or memory ran out. What is stored may be sound."""
+
+    code: ClassVar[str] = "log_unreadable"
 
 
 class LogForeign(LogError):

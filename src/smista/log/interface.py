@@ -53,7 +53,8 @@ class Log(Protocol):
         ...
 
     def read(self, position: int) -> bytes:
-        """The block at `position`, its CRC checked. Raises `LogDropped` or `LogDamaged`."""
+        """The block at `position`, its CRC checked. Raises `LogDropped`, `LogDamaged`, or
+        `LogUnreadable` where it may be sound and a later try may succeed."""
         ...
 
     def scan(

@@ -15,7 +15,7 @@ import apsw
 
 from smista.log import sqlite_file
 from smista.log.checksum import block_crc
-from smista.log.errors import LogClosed, LogDamaged
+from smista.log.errors import LogClosed, LogDamaged, LogUnreadable
 
 # What one transaction of a scan fetches; whichever is reached first ends it.
 _CHUNK_BLOCKS = 256
@@ -37,10 +37,11 @@ class BlockReader:
         self._is_closed = False
 
     def read(self, position: int) -> bytes:
-        """Raises `LogDamaged` also when the block is not there."""
+        """Raises `LogDamaged` also when the block is not there, `LogUnreadable` where another try may succeed."""
         rows, error = self._fetch(_READ, (position,))
         if error is not None:
-            raise LogDamaged(self._log, position=position, what=f"it cannot be read ({error})") from error
+            kind = LogUnreadable if _may_pass(error) else LogDamaged
+            raise kind(self._log, position=position, what=f"it cannot be read ({error})") from error
         if not rows:
             raise LogDamaged(self._log, position=position, what="it is missing")
         if not _is_sound(position, rows[0]):
@@ -93,6 +94,13 @@ class BlockReader:
         with self._lock:
             self._is_closed = True
             self._connection.close(True)
+
+
+def _may_pass(error: apsw.Error) -> bool:
+    """Whether an error tells nothing of what is stored. A file that ends too soon does."""
+    if isinstance(error, apsw.IOError):
+        return error.extendedresult != apsw.SQLITE_IOERR_SHORT_READ
+    return isinstance(error, (apsw.BusyError, apsw.LockedError, apsw.NoMemError, apsw.CantOpenError))
 
 
 def _is_sound(position: int, row: tuple[Any, ...]) -> bool:

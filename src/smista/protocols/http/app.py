@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET
 
+from smista.core.publishing import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
 from smista.engine import Broker
 from smista.errors import BrokerClosed, BrokerError
 from smista.protocols.bulk.reader import LogReader
@@ -37,8 +38,6 @@ from smista.protocols.http.commands.base import Runnable
 from smista.protocols.http.commands.claims import MakeClaim
 from smista.protocols.http.commands.dead_letters import RedriveDeadLetters
 from smista.protocols.http.commands.publishing import (
-    BATCH_ID_LENGTH_MAX,
-    ID_LENGTH_MAX,
     Publish,
     PublishBatch,
     PublishToExchange,

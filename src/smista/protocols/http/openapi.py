@@ -13,13 +13,13 @@ from typing import Any, cast
 import msgspec
 
 from smista import __version__
+from smista.core.publishing import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
 from smista.core.settings import _RANGES
 from smista.protocols.bulk.columns import CONTENT_TYPE
 from smista.protocols.http import log_paths
 from smista.protocols.http.claim_rows import ROWS_PATH, ClaimSlice
 from smista.protocols.http.commands import COMMANDS
 from smista.protocols.http.commands.base import Choice
-from smista.protocols.http.commands.publishing import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
 from smista.protocols.http.commands.queues import GivenSettings
 from smista.protocols.http.errors import ErrorAnswer
 from smista.protocols.http.rest import TAKES_OCTETS

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from smista.core.errors import MessageTooLarge
 from smista.core.message import PLAIN, Envelope, Publication
+from smista.core.publishing import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine import Published
 from smista.errors import BrokerError
@@ -26,8 +27,6 @@ PROPERTIES_BYTES_MAX = 64 << 10
 SHARED_BYTES_MAX = 1 << 10
 """Larger ones are not likely to be the same twice."""
 
-ID_LENGTH_MAX = 1024
-BATCH_ID_LENGTH_MAX = 512
 Identifier = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX)]
 Priority = Annotated[int, msgspec.Meta(ge=0, le=255)]
 
