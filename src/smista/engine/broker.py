@@ -121,7 +121,7 @@ class Broker(StagingBroker):
 
     def message_count(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> int:
         """How many messages a queue holds, in any state; cheaper than all its statistics."""
-        self._keep_limits()
+        self._enter_within_limits()
         return self._state.queue(name, namespace).message_count
 
     def stats(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> QueueStats:
@@ -173,7 +173,7 @@ class Broker(StagingBroker):
             if batch_id is not None:
                 batch = publishing.Batch(batch_id, len(placed), len(part) == len(publications))
             placed += publishing.publish(self._state, target, part, batch=batch, is_use=is_use, now_ms=now_ms)
-            self._after_part(part, publications)
+            self._after_part(now_ms)
         self._after()
         return [self._published(one) if isinstance(one, publishing.Placed) else one for one in placed]
 
@@ -196,15 +196,15 @@ class Broker(StagingBroker):
             found = publishing.publish_alike(self._state, target, part, like, is_use=is_use, now_ms=now_ms)
             refused += [(count + place, error) for place, error in found]
             count += len(part)
-            self._after_part(part, bodies)
+            self._after_part(now_ms)
         self._after()
         return refused
 
-    def _after_part(self, part: Sequence[object], whole: Sequence[object]) -> None:
-        """Between the parts of a batch that does not enter in one step."""
-        if len(part) < len(whole):
-            self._keep_limits()
-            self._keeper.seal_if_large()
+    def _after_part(self, now_ms: int) -> None:
+        """A batch has been noted, or a part of one that does not enter in one step. Limits are kept in the same
+        instant, since a message with no time to live is for whoever waits now."""
+        self._keep_limits(now_ms)
+        self._keeper.seal_if_large()
 
     async def publish_to_exchange(
         self,
@@ -243,6 +243,7 @@ class Broker(StagingBroker):
             extra_keys=extra_keys,
             now_ms=now_ms,
         )
+        self._keep_limits(now_ms)
         self._after()
         return [self._published(one) for one in placed]
 
@@ -259,6 +260,7 @@ class Broker(StagingBroker):
         self._check_pressure()
         found = [self._state.queue(name, namespace) for name in queues]
         placed = publishing.publish_to_queues(self._state, found, publication, is_use=is_use, now_ms=now_ms)
+        self._keep_limits(now_ms)
         self._after()
         return [self._published(one) if isinstance(one, publishing.Placed) else one for one in placed]
 

@@ -267,7 +267,7 @@ class RunningBroker:
     def _enter_within_limits(self) -> int:
         """As `_enter`, where it matters how much a queue holds, or what is ready in it."""
         now_ms = self._enter()
-        self._keep_limits()
+        self._keep_limits(now_ms)
         return now_ms
 
     async def _leave(self) -> None:
@@ -292,7 +292,7 @@ class RunningBroker:
         self._after()
         return outcomes
 
-    def _keep_limits(self) -> None:
+    def _keep_limits(self, now_ms: int) -> None:
         """Bring the queues within their limits in which something was published or came back since the last time.
 
         Between commands, never inside one: consumers are served by this, and hear of it.
@@ -300,7 +300,7 @@ class RunningBroker:
         if self._state.crowded and not self._is_keeping_limits:
             self._is_keeping_limits = True
             try:
-                keep_limits(self._state, serve=self._dispatcher.serve, now_ms=self._clock.now_ms())
+                keep_limits(self._state, serve=self._dispatcher.serve, now_ms=now_ms)
             finally:
                 self._is_keeping_limits = False
                 self._after()
@@ -338,7 +338,7 @@ class RunningBroker:
             return
         self._give_back_left = GIVEN_BACK_AT_ONCE
         self._give_back_some()
-        self._keep_limits()
+        self._keep_limits(self._clock.now_ms())
         woken = list(self._state.woken)
         self._state.woken.clear()
         for queue in woken:

@@ -65,8 +65,9 @@ class StagingBroker(ClaimingBroker):
         await self._keeper.room()
         end_s = time.perf_counter() + SLICE_S
         for step in _steps(rows):
-            staging.publish_slice(self._state, commit, step, now_ms=self._enter())
-            self._keep_limits()
+            now_ms = self._enter()
+            staging.publish_slice(self._state, commit, step, now_ms=now_ms)
+            self._keep_limits(now_ms)
             self._after()
             if time.perf_counter() > end_s:
                 await asyncio.sleep(0)

@@ -99,7 +99,7 @@ class BlockReader:
 def _may_pass(error: apsw.Error) -> bool:
     """Whether an error tells nothing of what is stored. A file that ends too soon does."""
     if isinstance(error, apsw.IOError):
-        return error.extendedresult != apsw.SQLITE_IOERR_SHORT_READ
+        return getattr(error, "extendedresult", 0) != apsw.SQLITE_IOERR_SHORT_READ
     return isinstance(error, (apsw.BusyError, apsw.LockedError, apsw.NoMemError, apsw.CantOpenError))
 
 
