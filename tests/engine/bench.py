@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -16,10 +17,14 @@ from smista.engine.clock import Clock
 from smista.errors import BrokerError
 from smista.log import Log, MemoryLog, SqliteLog
 from smista.log.errors import LogDamaged, LogFailed, LogFull
+from tests.waiting import PATIENCE_S
+from tests.waiting import until as until
 
 SETTINGS = BrokerSettings(disk_free_bytes_min=0, watch_interval_s=0.01)
 SHORT_MS = 32
-"""Long enough to be noticed, short enough to be waited for."""
+"""For what may only be late: short enough to be waited for. Whatever must not be over yet takes `pass_time`."""
+LONGEST_WAIT_MS = 20_000
+"""The longest wait there is: for a poll that is going to be answered."""
 
 
 class KeptLog(MemoryLog):
@@ -29,19 +34,25 @@ class KeptLog(MemoryLog):
         super().__init__()
         self.gate = threading.Event()
         self.gate.set()
+        self.begun_count = 0
         self.append_count = 0
         self.is_failing = False
         self.is_full = False
         self.free = 1 << 40
 
     def append(self, position: int, data: bytes) -> None:
-        assert self.gate.wait(10), "the gate was never opened"
+        self.begun_count += 1
+        assert self.gate.wait(PATIENCE_S), "the gate was never opened"
         if self.is_failing:
             raise LogFailed("memory", why="told to fail")
         if self.is_full:
             raise LogFull("memory")
         super().append(position, data)
         self.append_count += 1
+
+    async def held_up(self) -> None:
+        """Until a block is at the closed gate."""
+        await until(lambda: self.begun_count > self.append_count)
 
     def free_bytes(self) -> int | None:
         return self.free
@@ -82,12 +93,27 @@ class Bench:
     def __init__(self, place: Place, settings: BrokerSettings = SETTINGS) -> None:
         self.place = place
         self.settings = settings
+        self._passed_ms = 0
 
     async def open(
         self, *, clock: Clock | None = None, on_damage: Callable[[LogDamaged], None] | None = None
     ) -> Broker:
-        self.broker = await Broker.open(self.place.open(), self.settings, clock=clock, on_damage=on_damage)
+        self.broker = await Broker.open(
+            self.place.open(), self.settings, clock=clock or self._clock(), on_damage=on_damage
+        )
         return self.broker
+
+    def pass_time(self, ms: int) -> None:
+        """Let the broker's clock go that much further than time does, also from one broker to the next."""
+        self._passed_ms += ms
+        if self.broker._timer is not None:
+            self.broker._arm(self.broker._timer_at_ms)
+
+    def _clock(self) -> Clock:
+        return Clock(
+            wall_ms=lambda: time.time_ns() // 1_000_000 + self._passed_ms,
+            since_boot_ms=lambda: time.monotonic_ns() // 1_000_000 + self._passed_ms,
+        )
 
     async def restart(self, settings: BrokerSettings | None = None) -> Broker:
         await self.broker.close()
@@ -165,14 +191,6 @@ def stored(result: Published | BrokerError) -> Published:
     if isinstance(result, BrokerError):
         raise result
     return result
-
-
-async def until(condition: Callable[[], bool], *, seconds: float = 5) -> None:
-    """Wait for something that other tasks bring about."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it never happened"
-        await asyncio.sleep(0.002)
 
 
 async def turns(count: int = 5) -> None:

@@ -12,7 +12,8 @@ from smista.engine import Broker, BrokerSettings
 from smista.errors import BrokerClosed, BrokerStopped, LowDisk, LowMemory, OutcomeUnknown
 from smista.log import SqliteLog
 from smista.log.errors import LogLocked
-from tests.engine.bench import SETTINGS, Bench, Consumer, KeptLog, MemoryPlace, turns, until
+from tests.engine.bench import LONGEST_WAIT_MS, SETTINGS, Bench, Consumer, KeptLog, MemoryPlace, turns, until
+from tests.waiting import patience
 
 Kept = tuple[Bench, MemoryPlace]
 
@@ -22,7 +23,8 @@ async def test_a_publish_is_not_confirmed_before_its_block_is_synced(kept: Kept)
     await bench.declare()
     place.log.gate.clear()
     publishing = asyncio.create_task(bench.publish(b"x"))
-    await asyncio.sleep(0.03)
+    await place.log.held_up()
+    await turns()
     assert not publishing.done()
     place.log.gate.set()
     assert len(await publishing) == 1
@@ -36,7 +38,8 @@ async def test_an_acknowledgement_is_not_confirmed_before_its_block_is_synced(ke
     await bench.broker.durable()
     place.log.gate.clear()
     acknowledging = asyncio.create_task(bench.broker.acknowledge([delivery.receipt]))
-    await asyncio.sleep(0.03)
+    await place.log.held_up()
+    await turns()
     assert not acknowledging.done()
     place.log.gate.set()
     assert await acknowledging == [None]
@@ -47,7 +50,8 @@ async def test_a_delivery_does_not_wait_for_the_disk(kept: Kept) -> None:
     await bench.declare()
     await bench.publish(b"x")
     place.log.gate.clear()
-    assert (await asyncio.wait_for(bench.receive_one(), 1)).body == b"x"
+    async with patience():
+        assert (await bench.receive_one()).body == b"x"
     place.log.gate.set()
 
 
@@ -86,7 +90,8 @@ async def test_when_durable_calls_back_once_it_is(kept: Kept) -> None:
     place.log.gate.clear()
     bench.broker.publish_now("orders", [Publication(b"x")])
     bench.broker.when_durable(outcomes.append)
-    await asyncio.sleep(0.02)
+    await place.log.held_up()
+    await turns()
     assert outcomes == []
     place.log.gate.set()
     await until(lambda: outcomes == [None])
@@ -96,7 +101,8 @@ async def test_when_nothing_is_left_to_write_durable_returns_at_once(kept: Kept)
     bench, place = kept
     await bench.declare()
     place.log.gate.clear()
-    await asyncio.wait_for(bench.broker.durable(), 1)
+    async with patience():
+        await bench.broker.durable()
     place.log.gate.set()
 
 
@@ -127,13 +133,13 @@ async def test_a_failed_log_ends_polls_and_subscriptions(kept: Kept) -> None:
     await bench.declare("others")
     consumer = Consumer()
     bench.broker.subscribe("others", consumer.deliver, ended=consumer.ended)
-    poll = asyncio.create_task(bench.broker.receive("orders", wait_ms=5000))
+    poll = asyncio.create_task(bench.broker.receive("orders", wait_ms=LONGEST_WAIT_MS))
     await turns()
     place.log.is_failing = True
     with pytest.raises(OutcomeUnknown):
         await bench.declare("third")
     with pytest.raises(BrokerStopped):
-        await asyncio.wait_for(poll, 1)
+        await poll
     [ending] = consumer.endings
     assert isinstance(ending, BrokerStopped)
 
@@ -198,7 +204,8 @@ async def test_publishers_wait_while_the_log_is_behind() -> None:
         assert broker.is_behind
         room = asyncio.create_task(broker.room())
         second = asyncio.create_task(bench.publish(b"y"))
-        await asyncio.sleep(0.02)
+        await place.log.held_up()
+        await turns()
         assert not room.done()
         assert bench.counts()[0] == 1, "the second has not entered"
         place.log.gate.set()
@@ -237,7 +244,7 @@ async def test_a_full_disk_refuses_publishes_and_the_broker_goes_on_when_there_i
             await bench.publish(b"y")
         assert not acknowledging.done()
         place.log.is_full = False
-        assert await asyncio.wait_for(acknowledging, 2) == [None]
+        assert await acknowledging == [None]
         await until(lambda: broker.refusal is None)
         assert broker.failure is None
 
@@ -263,6 +270,7 @@ async def test_closing_with_a_full_disk_ends_and_says_that_the_outcome_is_unknow
     log.is_full = True
     publishing = asyncio.create_task(broker.publish("orders", [Publication(b"x")]))
     await turns()
-    await asyncio.wait_for(broker.close(), 5)
-    with pytest.raises(OutcomeUnknown):
-        await asyncio.wait_for(publishing, 1)
+    async with patience():
+        await broker.close()
+        with pytest.raises(OutcomeUnknown):
+            await publishing

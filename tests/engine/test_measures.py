@@ -14,7 +14,7 @@ from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.engine import BrokerSettings
 from smista.engine.clock import Clock
 from smista.engine.measures import LAG_MS, WAIT_MS, Distribution, Histogram, QueueMeasures
-from tests.engine.bench import SETTINGS, SHORT_MS, Bench, Consumer, MemoryPlace, turns, until
+from tests.engine.bench import LONGEST_WAIT_MS, SETTINGS, SHORT_MS, Bench, Consumer, KeptLog, MemoryPlace, turns, until
 
 START_MS = 1_700_000_000_000
 
@@ -62,8 +62,27 @@ def by_bound(distribution: Distribution | None) -> dict[float, int]:
     return {bound: count for bound, count in pairs if count}
 
 
-def hold_up_the_loop(seconds: float) -> None:
-    time.sleep(seconds)
+class Stopwatch:
+    """In place of the module `time` where something is measured: stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = time.perf_counter()
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+class StoppedLog(KeptLog):
+    """Takes time by the stopwatch alone."""
+
+    def __init__(self, stopwatch: Stopwatch) -> None:
+        super().__init__()
+        self.stopwatch = stopwatch
+        self.seconds = 0.0
+
+    def append(self, position: int, data: bytes) -> None:
+        self.stopwatch.now_s += 10 if self.is_full else self.seconds
+        super().append(position, data)
 
 
 # -- histograms -------------------------------------------------------------------------------------------------------
@@ -148,7 +167,7 @@ async def test_a_delay_is_no_wait(timed: TimedBench) -> None:
 
 
 async def test_what_a_long_poll_and_a_subscription_get_counts_too(timed: TimedBench) -> None:
-    poll = asyncio.create_task(timed.receive_one(wait_ms=5000))
+    poll = asyncio.create_task(timed.receive_one(wait_ms=LONGEST_WAIT_MS))
     await turns()
     await timed.publish(b"x")
     await poll
@@ -304,6 +323,29 @@ async def test_every_block_is_counted_with_its_size(kept: tuple[Bench, MemoryPla
     assert log.sealed_position == log.durable_position == len(sizes)
 
 
+@pytest.fixture
+async def stopped(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Bench, StoppedLog]]:
+    """A broker over a log that takes as long as it is told; with a queue."""
+    stopwatch = Stopwatch()
+    monkeypatch.setattr("smista.engine.commit.time", stopwatch)
+    place = MemoryPlace()
+    log = place.log = StoppedLog(stopwatch)
+    bench = Bench(place)
+    await bench.open()
+    await bench.declare()
+    yield bench, log
+    await bench.broker.close()
+
+
+async def test_a_sync_is_measured(stopped: tuple[Bench, StoppedLog]) -> None:
+    bench, log = stopped
+    before = bench.broker.measures().log.sync_ms
+    log.seconds = 0.03
+    await bench.publish(b"x")
+    sync_ms = bench.broker.measures().log.sync_ms
+    assert (sync_ms.count, sync_ms.total) == (before.count + 1, pytest.approx(before.total + 30))
+
+
 async def test_what_waits_for_the_disk_is_told(kept: tuple[Bench, MemoryPlace]) -> None:
     bench, place = kept
     await bench.declare()
@@ -315,12 +357,10 @@ async def test_what_waits_for_the_disk_is_told(kept: tuple[Bench, MemoryPlace]) 
     waiting = bench.broker.measures().log
     assert waiting.durable_position == before.durable_position
     assert 1000 < waiting.waiting_bytes < 1200
-    await asyncio.sleep(0.03)
     place.log.gate.set()
     await publishing
     after = bench.broker.measures().log
     assert (after.durable_position, after.waiting_bytes) == (waiting.sealed_position, 0)
-    assert after.sync_ms.total - before.sync_ms.total >= 25
 
 
 async def test_publishers_that_are_held_back_are_told(kept: tuple[Bench, MemoryPlace]) -> None:
@@ -336,18 +376,17 @@ async def test_publishers_that_are_held_back_are_told(kept: tuple[Bench, MemoryP
     assert not bench.broker.measures().log.is_behind
 
 
-async def test_time_on_a_full_disk_is_no_sync(kept: tuple[Bench, MemoryPlace]) -> None:
-    bench, place = kept
-    await bench.declare()
-    place.log.is_full = True
+async def test_time_on_a_full_disk_is_no_sync(stopped: tuple[Bench, StoppedLog]) -> None:
+    bench, log = stopped
+    log.is_full = True
     publishing = asyncio.create_task(bench.publish(b"x"))
     await until(lambda: bench.broker.measures().refusal == "low_disk")
     before = bench.broker.measures().log.sync_ms
-    place.log.is_full = False
+    log.is_full = False
+    log.seconds = 0.03
     await publishing
     sync_ms = bench.broker.measures().log.sync_ms
-    assert sync_ms.count == before.count + 1
-    assert sync_ms.total - before.total < 150, "the wait for room was 200 ms"
+    assert (sync_ms.count, sync_ms.total) == (before.count + 1, pytest.approx(before.total + 30))
     await until(lambda: bench.broker.measures().refusal is None)
 
 
@@ -360,12 +399,17 @@ async def test_free_space_is_told_while_nothing_is_written(kept: tuple[Bench, Me
 # -- the process ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_loop_that_is_held_up_lags(timed: TimedBench) -> None:
-    before = timed.broker.measures().lag_ms.count
-    await until(lambda: timed.broker.measures().lag_ms.count > before)
-    hold_up_the_loop(0.3)
-    # The timer was due within the first 100 ms of that.
-    await until(lambda: sum(timed.broker.measures().lag_ms.counts[LAG_MS.index(250) :]) == 1)
+async def test_a_loop_that_is_held_up_lags(timed: TimedBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopwatch = Stopwatch()
+    monkeypatch.setattr("smista.engine.measures.time", stopwatch)
+    started = timed.broker.measures().lag_ms
+    await until(lambda: timed.broker.measures().lag_ms.count > started.count)
+    before = timed.broker.measures().lag_ms
+    stopwatch.now_s += 0.1 + 0.2  # how long it is until the next call, and how late that comes
+    await until(lambda: timed.broker.measures().lag_ms.count > before.count)
+    lag_ms = timed.broker.measures().lag_ms
+    assert lag_ms.total - before.total == pytest.approx(200)
+    assert lag_ms.counts[LAG_MS.index(250)] - before.counts[LAG_MS.index(250)] == 1
 
 
 async def test_a_closed_broker_measures_no_lag_any_more(timed: TimedBench) -> None:
@@ -379,7 +423,7 @@ async def test_those_who_wait_are_counted(timed: TimedBench) -> None:
     await timed.declare("other")
     subscription = timed.broker.subscribe("orders", Consumer().deliver, prefetch=1)
     timed.broker.subscribe("other", Consumer().deliver)
-    polls = [asyncio.create_task(timed.broker.receive("orders", wait_ms=5000)) for _ in range(3)]
+    polls = [asyncio.create_task(timed.broker.receive("orders", wait_ms=LONGEST_WAIT_MS)) for _ in range(3)]
     await turns()
     measures = timed.broker.measures()
     assert (measures.subscription_count, measures.long_poll_count, measures.queue_count) == (2, 3, 2)

@@ -13,7 +13,8 @@ from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Message, Publication, Reason, State
 from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.engine import BrokerSettings
-from tests.engine.bench import Bench, Consumer, KeptLog, MemoryPlace, turns, until
+from tests.engine.bench import LONGEST_WAIT_MS, Bench, Consumer, KeptLog, MemoryPlace, turns, until
+from tests.waiting import PATIENCE_S
 
 SETTINGS = BrokerSettings(disk_free_bytes_min=0, resident_bytes_max=1)
 COUNT = 300
@@ -85,8 +86,7 @@ async def test_a_subscription_gets_paged_out_bodies_in_order(short: Short) -> No
     await publish_in_blocks(bench)
     consumer = Consumer()
     bench.broker.subscribe("orders", consumer.deliver, prefetch=COUNT)
-    await until(lambda: len(consumer.bodies) >= COUNT or bench.counts()[0] == 0)
-    await asyncio.sleep(0.02)
+    await until(lambda: len(consumer.bodies) >= COUNT)
     assert consumer.bodies == ALL
 
 
@@ -96,14 +96,14 @@ async def test_subscriptions_side_by_side_get_each_paged_out_body_once(short: Sh
     consumers = [Consumer(), Consumer()]
     for consumer in consumers:
         bench.broker.subscribe("orders", consumer.deliver, prefetch=COUNT)
-    await until(lambda: bench.counts()[0] == 0)
-    await asyncio.sleep(0.05)
+    await until(lambda: sum(len(consumer.bodies) for consumer in consumers) >= COUNT)
+    await turns()
     assert sorted(consumers[0].bodies + consumers[1].bodies) == sorted(ALL)
 
 
 async def test_a_long_poll_gets_paged_out_bodies(short: Short) -> None:
     bench, _ = short
-    poll = asyncio.create_task(bench.broker.receive("orders", 1000, wait_ms=2000))
+    poll = asyncio.create_task(bench.broker.receive("orders", 1000, wait_ms=LONGEST_WAIT_MS))
     await turns()
     await publish_in_blocks(bench)
     assert [delivery.body for delivery in await poll][:1] == ALL[:1]
@@ -197,7 +197,7 @@ class SlowReads(KeptLog):
 
     def read(self, position: int) -> bytes:
         self.reading.set()
-        assert self.read_gate.wait(10), "nobody let it through"
+        assert self.read_gate.wait(PATIENCE_S), "nobody let it through"
         return super().read(position)
 
 
@@ -248,8 +248,12 @@ async def test_a_consumer_cancelled_while_bodies_are_read_gives_its_messages_bac
     await until(log.reading.is_set)
     bench.broker.cancel(subscription)
     log.read_gate.set()
-    await asyncio.sleep(0.02)
-    assert (consumer.bodies, bench.counts()) == ([], (100, 0, 0, 0))
+    await until(lambda: bench.counts() == (100, 0, 0, 0))
+    # Bodies of one queue are read for one consumer after the other.
+    following = Consumer()
+    bench.broker.subscribe("orders", following.deliver, prefetch=100)
+    await until(lambda: following.bodies == ALL[:100])
+    assert consumer.bodies == []
     await bench.broker.close()
 
 

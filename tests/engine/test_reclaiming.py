@@ -11,7 +11,7 @@ from smista.core.exchanges import Binding
 from smista.core.message import Envelope, Publication
 from smista.core.settings import QueueSettings
 from smista.engine import BrokerSettings
-from tests.engine.bench import Bench, KeptLog, MemoryPlace, until
+from tests.engine.bench import LONGEST_WAIT_MS, Bench, KeptLog, MemoryPlace, until
 
 SLACK_BYTES = 20_000
 SETTINGS = BrokerSettings(
@@ -132,7 +132,7 @@ async def test_a_paged_out_message_can_be_received_while_it_is_being_relocated()
 
     async def consume() -> None:
         while len(received) < 100:
-            deliveries = await bench.broker.receive("orders", 1, wait_ms=1000)
+            deliveries = await bench.broker.receive("orders", 1, wait_ms=LONGEST_WAIT_MS)
             assert deliveries, f"{bench.counts()} after {len(received)}"
             received.extend(delivery.body for delivery in deliveries)
 
@@ -141,7 +141,7 @@ async def test_a_paged_out_message_can_be_received_while_it_is_being_relocated()
         if consuming.done():
             break
         await churn(bench, 1)
-    await asyncio.wait_for(consuming, 10)
+    await consuming
     assert received == bodies
     assert bench.broker.failure is None
     await bench.broker.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from smista.core.errors import ConsumerNotFound, InvalidArgument, QueueDeleted, QueueNotFound
@@ -202,10 +200,13 @@ async def test_a_queue_that_expires_ends_nothing_while_it_is_watched(orders: Ben
     await orders.declare("idle")
     consumer = Consumer()
     subscription = orders.broker.subscribe("idle", consumer.deliver, ended=consumer.ended)
-    await orders.broker.alter_queue("idle", QueueSettings(expires_ms=SHORT_MS))
-    await asyncio.sleep(3 * SHORT_MS / 1000)
+    await orders.broker.alter_queue("idle", QueueSettings(expires_ms=60_000))
+    await orders.declare("beside", QueueSettings(expires_ms=60_000))
+    orders.pass_time(60_000)
+    await until(lambda: "beside" not in orders.broker.queue_names())
     assert "idle" in orders.broker.queue_names()
     orders.broker.cancel(subscription)
+    orders.pass_time(60_000)
     await until(lambda: "idle" not in orders.broker.queue_names())
     assert consumer.endings == []
 
