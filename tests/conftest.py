@@ -5,10 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 SLOW = ("cli", "client", "protocols", "server", "spark")
 QUICK = ("protocols/amqp/test_codec.py", "protocols/http/test_metrics.py", "server/test_settings.py")
+
+
+# How long an example takes, and how many can be made up in a second, says something about the machine alone.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

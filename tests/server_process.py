@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from tests.waiting import PATIENCE_S
+
 _LISTENING = re.compile(r"http listening on (http://\S+)")
 _AMQP_LISTENING = re.compile(r"amqp listening on amqp://\S+:(\d+)")
 
@@ -105,7 +107,7 @@ class ServerProcess:
 
     def wait(self) -> int:
         assert self._process is not None
-        return self._process.wait(60)
+        return self._process.wait(PATIENCE_S)
 
     def __enter__(self) -> ServerProcess:
         return self if self._process is not None else self.start()
@@ -114,4 +116,4 @@ class ServerProcess:
         if self._process is not None and self._process.poll() is None:
             self.stop()
         if self._collecting is not None:
-            self._collecting.join(60)
+            self._collecting.join(PATIENCE_S)

@@ -343,7 +343,8 @@ async def test_a_sync_is_measured(stopped: tuple[Bench, StoppedLog]) -> None:
     log.seconds = 0.03
     await bench.publish(b"x")
     sync_ms = bench.broker.measures().log.sync_ms
-    assert (sync_ms.count, sync_ms.total) == (before.count + 1, pytest.approx(before.total + 30))
+    assert sync_ms.count == before.count + 1
+    assert sync_ms.total - before.total == pytest.approx(30)
 
 
 async def test_what_waits_for_the_disk_is_told(kept: tuple[Bench, MemoryPlace]) -> None:
@@ -386,7 +387,8 @@ async def test_time_on_a_full_disk_is_no_sync(stopped: tuple[Bench, StoppedLog])
     log.seconds = 0.03
     await publishing
     sync_ms = bench.broker.measures().log.sync_ms
-    assert (sync_ms.count, sync_ms.total) == (before.count + 1, pytest.approx(before.total + 30))
+    assert sync_ms.count == before.count + 1
+    assert sync_ms.total - before.total == pytest.approx(30)
     await until(lambda: bench.broker.measures().refusal is None)
 
 

@@ -1,4 +1,9 @@
-"""A uvicorn with our protocol on a loop of its own, and clients that write and read bytes as they please."""
+"""A uvicorn with our protocol on a loop of its own, and clients that write and read bytes as they please.
+
+The time by which its deadlines are judged is moved by hand, so that no machine is too slow for them:
+
+    door.pass_time(DEADLINE_S)      # and whoever is overdue has been dealt with
+"""
 
 from __future__ import annotations
 
@@ -6,22 +11,46 @@ import asyncio
 import contextlib
 import enum
 import json
+import select
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Self
+from unittest import mock
 
 import uvicorn
+import uvloop
 
-from smista.server.http_protocol import make_protocol
+from smista.server.http_protocol import HttpProtocol, make_protocol
 from smista.server.settings import ServerSettings
+from smista.server.websocket_protocol import WebSocketProtocol
+from tests.waiting import PATIENCE_S, eventually
 
-PATIENCE_S = 60.0
-"""Far beyond what a slow machine needs: only a test that fails waits for it."""
+SWEEP_S = 0.01
+"""How often a door looks for whoever is overdue."""
 
-LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+class MovedUvloop(uvloop.Loop):
+    """Its time can be moved on; its own timers keep to the real one."""
+
+    passed_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.passed_s
+
+
+class MovedAsyncio(asyncio.SelectorEventLoop):
+    """Its time can be moved on, and its timers follow."""
+
+    passed_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.passed_s
+
+
+LoopFactory = type[MovedUvloop] | type[MovedAsyncio]
+LOOP_FACTORIES = [MovedUvloop, MovedAsyncio]
 
 
 class Door:
@@ -32,6 +61,10 @@ class Door:
         self.opened = threading.Event()
         self.protocol = make_protocol(settings)
         self.connections = self.protocol.shared
+        self.connections._interval_s = SWEEP_S
+        self._sweep_count = 0
+        self._sweep = self.connections._sweep
+        self.connections._sweep = self._counted_sweep  # type: ignore[method-assign]  # counted on the way
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = self._listener.getsockname()
         config = uvicorn.Config(
@@ -51,16 +84,45 @@ class Door:
     @contextlib.contextmanager
     def serving(self, loop_factory: LoopFactory) -> Iterator[Self]:
         def serve() -> None:
-            with asyncio.Runner(loop_factory=loop_factory) as runner:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._server.serve([self._listener]))
 
+        self._loop = loop_factory()
         thread = threading.Thread(target=serve)
-        thread.start()
-        until(lambda: self._server.started)
-        yield self
-        self.opened.set()
-        self._server.should_exit = True
-        thread.join()
+        # Whoever was refused has as long to read why as the slowest machine needs.
+        with (
+            mock.patch("smista.server.http_protocol.LINGER_S", PATIENCE_S),
+            mock.patch("smista.server.websocket_protocol.LINGER_S", PATIENCE_S),
+        ):
+            thread.start()
+            eventually(lambda: self._server.started)
+            yield self
+            self.opened.set()
+            self._server.should_exit = True
+            thread.join()
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the loop's time on, and wait until the door has looked for whoever is overdue by then."""
+        self._loop.passed_s += seconds
+        # A sweep that was held up leaves its work to the next.
+        enough = self._sweep_count + 3
+        eventually(lambda: self._sweep_count >= enough or self.connections._timer is None, every_s=SWEEP_S / 2)
+
+    def pass_time_until(self, condition: Callable[[], bool], *, step_s: float) -> None:
+        """Move the loop's time on, step by step: what a deadline counts from is not always to be seen from outside."""
+        while not condition():
+            self.pass_time(step_s)
+
+    def on_loop(self, call: Callable[[], object]) -> None:
+        """Have something called by the server's thread, and wait for that."""
+        done = threading.Event()
+        self._loop.call_soon_threadsafe(call)
+        self._loop.call_soon_threadsafe(done.set)
+        assert done.wait(PATIENCE_S)
+
+    def _counted_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweep(loop)
+        self._sweep_count += 1
 
     def connect(self, **options: int) -> Client:
         return Client(self.address, **options)
@@ -74,6 +136,16 @@ class Door:
     def is_empty(self) -> bool:
         return self.connections.open_count == 0 and self.socket_count == 0
 
+    @property
+    def is_read_paused(self) -> bool:
+        """Whether it has stopped reading from the one client there is."""
+        for connection in list(self.connections._open):
+            if isinstance(connection, WebSocketProtocol):
+                return connection.read_paused
+            assert isinstance(connection, HttpProtocol)
+            return connection.flow.read_paused
+        return False
+
     # -- the application ----------------------------------------------------------------------------------------------
 
     async def _application(self, scope: Any, receive: Any, send: Any) -> None:
@@ -84,8 +156,6 @@ class Door:
         self.seen.append(action)
         if action == "wait":
             await self._until_opened()
-        if action == "sleep":
-            await asyncio.sleep(float(argument[0]))
         answer = b"x" * int(argument[0]) if action == "large" else action.encode()
         body = answer if action in ("early", "large") else await self._read(receive)
         if action == "length":
@@ -193,6 +263,11 @@ class Client(contextlib.closing["Client"]):
         body = self._input.read(int(headers.get("content-length", "0")))
         return Answer(int(status[1]), headers, body)
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether something has come, or the end."""
+        return bool(select.select([self.socket], [], [], 0)[0])
+
     def is_cut(self) -> bool:
         """Wait until the server has closed the connection; whether it did so without saying anything."""
         try:
@@ -217,11 +292,3 @@ class Answer:
         assert sorted(content["error"]) == ["code", "message"]
         assert content["error"]["message"].endswith(".")
         return self.status, content["error"]["code"]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what has to come true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
-import uvloop
 
-from smista.server.http_protocol import PIPELINE_MAX
+from smista.server.connections import PROGRESS_BYTES_PER_S
+from smista.server.http_protocol import PIPELINE_MAX, HttpProtocol
 from smista.server.settings import ServerSettings
-from tests.server.door import Door, LoopFactory, until
+from tests.server.door import LOOP_FACTORIES, Door, LoopFactory
+from tests.waiting import PATIENCE_S, eventually
 
 HEADER_BYTES_MAX = 4_000
 REQUEST_BYTES_MAX = 300_000
-DEADLINE_S = 0.2
+DEADLINE_S = 60.0
+"""Passes only when a test lets it."""
 
 
-@pytest.fixture(scope="module", params=[uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+@pytest.fixture(scope="module", params=LOOP_FACTORIES, ids=["uvloop", "asyncio"])
 def loop_factory(request: pytest.FixtureRequest) -> LoopFactory:
     factory: LoopFactory = request.param
     return factory
@@ -35,7 +37,7 @@ def patient_door(loop_factory: LoopFactory) -> Iterator[Door]:
 
 @pytest.fixture(scope="module")
 def hasty_door(loop_factory: LoopFactory) -> Iterator[Door]:
-    """Short deadlines, large sizes."""
+    """Deadlines that a test lets pass, large sizes."""
     settings = ServerSettings(header_timeout_s=DEADLINE_S, body_timeout_s=DEADLINE_S, keep_alive_s=DEADLINE_S)
     with Door(settings).serving(loop_factory) as door:
         yield door
@@ -58,7 +60,7 @@ def fresh(door: Door) -> Iterator[Door]:
     door.connections.refusals.clear()
     yield door
     door.opened.set()
-    until(lambda: door.is_empty)
+    eventually(lambda: door.is_empty)
 
 
 # -- what has to work as ever -----------------------------------------------------------------------------------------
@@ -72,12 +74,14 @@ def test_a_connection_serves_one_request_after_the_other(patient: Door) -> None:
 def test_pipelined_requests_are_answered_in_order(patient: Door) -> None:
     with patient.connect() as client:
         client.send(
-            b"GET /sleep/0.05 HTTP/1.1\r\n\r\n"
+            b"GET /wait HTTP/1.1\r\n\r\n"
             b"POST /length HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"
             b"POST /length HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
             b"GET /last HT"
         )
-        assert [client.answer().body for _ in range(3)] == [b"sleep", b"5", b"3"]
+        eventually(lambda: patient.seen == ["wait"])
+        patient.opened.set()
+        assert [client.answer().body for _ in range(3)] == [b"wait", b"5", b"3"]
         client.send(b"TP/1.1\r\n\r\n")
         assert client.answer().body == b"last"
 
@@ -122,8 +126,8 @@ def test_a_request_that_says_close_is_answered_and_closed(patient: Door) -> None
 def test_a_client_that_goes_is_noticed_by_the_request_being_answered(patient: Door) -> None:
     with patient.connect() as client:
         client.send(b"POST /length HTTP/1.1\r\nContent-Length: 5\r\n\r\nhel")
-        until(lambda: patient.seen == ["length"])
-    until(lambda: patient.seen == ["length", "disconnect"])
+        eventually(lambda: patient.seen == ["length"])
+    eventually(lambda: patient.seen == ["length", "disconnect"])
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------
@@ -196,7 +200,7 @@ def test_chunks_over_the_limit_are_refused_and_the_application_takes_the_client_
             client.send(b"c350\r\n" + b"x" * 50_000 + b"\r\n")
         assert client.answer().error == (413, "request_too_large")
         assert client.is_cut()
-    until(lambda: patient.seen == ["length", "disconnect"])
+    eventually(lambda: patient.seen == ["length", "disconnect"])
 
 
 def test_a_refused_request_is_not_told_to_continue(patient: Door) -> None:
@@ -204,7 +208,7 @@ def test_a_refused_request_is_not_told_to_continue(patient: Door) -> None:
         client.send(b"POST /wait HTTP/1.1\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n")
         assert client.answer().error == (400, "malformed_request")
         patient.opened.set()
-        until(lambda: patient.seen == ["wait", "disconnect"])
+        eventually(lambda: patient.seen == ["wait", "disconnect"])
         assert client.is_cut()
 
 
@@ -221,7 +225,7 @@ def test_chunks_over_the_limit_after_the_answer_end_the_connection(patient: Door
 def test_more_requests_than_may_wait_are_refused_after_the_answers_to_those_before(patient: Door) -> None:
     with patient.connect() as client:
         client.send(b"GET /wait HTTP/1.1\r\n\r\n" + b"GET / HTTP/1.1\r\n\r\n" * (PIPELINE_MAX + 1))
-        until(lambda: patient.seen == ["wait"])
+        eventually(lambda: patient.seen == ["wait"])
         patient.opened.set()
         assert {client.answer().status for _ in range(PIPELINE_MAX + 1)} == {200}
         assert client.answer().error == (429, "too_many_requests_waiting")
@@ -260,7 +264,7 @@ def test_a_malformed_chunk_is_refused(patient: Door) -> None:
     with patient.connect() as client:
         client.send(b"POST /length HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nnonsense\r\n")
         assert client.answer().error == (400, "malformed_request")
-    until(lambda: patient.seen == ["length", "disconnect"])
+    eventually(lambda: patient.seen == ["length", "disconnect"])
 
 
 @pytest.mark.parametrize(
@@ -271,11 +275,11 @@ def test_a_malformed_chunk_is_refused(patient: Door) -> None:
 def test_a_refusal_waits_for_the_answers_to_earlier_requests(patient: Door, second: bytes) -> None:
     with patient.connect() as client:
         client.send(b"GET /wait HTTP/1.1\r\n\r\n" + second)
-        until(lambda: patient.seen == ["wait"])
+        eventually(lambda: patient.seen == ["wait"])
         client.socket.settimeout(0.1)
         with pytest.raises(TimeoutError):
             client.socket.recv(1)
-        client.socket.settimeout(None)
+        client.socket.settimeout(PATIENCE_S)
         patient.opened.set()
         answers = client.socket.recv(1 << 16)
         while more := client.socket.recv(1 << 16):
@@ -289,6 +293,7 @@ def test_a_refusal_waits_for_the_answers_to_earlier_requests(patient: Door, seco
 
 def test_a_client_that_sends_nothing_is_told_and_closed(hasty: Door) -> None:
     with hasty.connect() as client:
+        hasty.pass_time_until(lambda: client.is_readable, step_s=DEADLINE_S)
         assert client.answer().error == (408, "request_timeout")
         assert client.is_cut()
 
@@ -302,7 +307,7 @@ def test_a_head_that_comes_byte_by_byte_does_not_hold_for_ever(hasty: Door, befo
         with contextlib.suppress(ConnectionError):
             for byte in b"GET / HTTP/1.1\r\nA: " + b"x" * 1000:
                 client.send(bytes([byte]))
-                time.sleep(0.01)
+                hasty.pass_time(DEADLINE_S / 10)
                 if hasty.connections.refusals:
                     break
         assert client.answer().error == (408, "request_timeout")
@@ -317,34 +322,49 @@ def test_a_head_that_comes_byte_by_byte_does_not_hold_for_ever(hasty: Door, befo
 def test_a_body_that_hardly_grows_does_not_hold_for_ever(hasty: Door, head: bytes, is_silent: bool) -> None:
     with hasty.connect() as client:
         client.send(b"POST /length HTTP/1.1\r\n" + head)
-        while not is_silent and not hasty.connections.refusals:
-            client.send(b"x")
-            time.sleep(0.02)
+        eventually(lambda: hasty.seen == ["length"])
+        while not hasty.connections.refusals:
+            if not is_silent:
+                client.send(b"x")
+            hasty.pass_time(DEADLINE_S / 10)
         assert client.answer().error == (408, "request_timeout")
         assert client.is_cut()
-    until(lambda: hasty.seen == ["length", "disconnect"])
+    eventually(lambda: hasty.seen == ["length", "disconnect"])
 
 
 def test_a_body_that_never_comes_after_its_answer_ends_the_connection(hasty: Door) -> None:
     with hasty.connect() as client:
         client.send(b"POST /early HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")
         assert client.answer().body == b"early"
+        hasty.pass_time_until(lambda: client.is_readable, step_s=DEADLINE_S)
         assert client.is_cut()
 
 
-def test_a_body_that_grows_steadily_may_take_longer_than_the_deadline(loop_factory: LoopFactory) -> None:
-    with Door(ServerSettings(body_timeout_s=1.0)).serving(loop_factory) as door, door.connect() as client:
-        client.send(b"POST /length HTTP/1.1\r\nContent-Length: 60000\r\n\r\n")
-        for _ in range(12):
-            client.send(b"x" * 5_000)
-            time.sleep(0.2)
-        assert client.answer().body == b"60000"
+def has_come(connection: HttpProtocol, count: int) -> bool:
+    return connection.body_bytes == count
+
+
+def test_a_body_that_grows_steadily_may_take_longer_than_the_deadline(hasty: Door) -> None:
+    # As much as has to come in one deadline comes in a third of it.
+    piece_bytes = int(PROGRESS_BYTES_PER_S * DEADLINE_S)
+    with hasty.connect() as client:
+        client.send(b"POST /length HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (12 * piece_bytes))
+        eventually(lambda: hasty.seen == ["length"])
+        [connection] = hasty.connections._open
+        assert isinstance(connection, HttpProtocol)
+        for number in range(11):
+            client.send(b"x" * piece_bytes)
+            eventually(partial(has_come, connection, (number + 1) * piece_bytes))
+            hasty.pass_time(DEADLINE_S / 3)
+        client.send(b"x" * piece_bytes)
+        assert client.answer().body == b"%d" % (12 * piece_bytes)
 
 
 def test_a_sender_is_not_blamed_while_the_application_does_not_read(hasty: Door) -> None:
     with hasty.connect() as client:
         client.send(b"POST /wait HTTP/1.1\r\nContent-Length: 200000\r\n\r\n" + b"x" * 100_000)
-        time.sleep(4 * DEADLINE_S)
+        eventually(lambda: hasty.is_read_paused)
+        hasty.pass_time(4 * DEADLINE_S)
         hasty.opened.set()
         client.send(b"x" * 100_000)
         assert client.answer().body == b"wait"
@@ -353,19 +373,25 @@ def test_a_sender_is_not_blamed_while_the_application_does_not_read(hasty: Door)
 def test_a_sender_that_waits_for_100_continue_is_not_blamed(hasty: Door) -> None:
     with hasty.connect() as client:
         client.send(b"POST /wait HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
-        time.sleep(4 * DEADLINE_S)
+        eventually(lambda: hasty.seen == ["wait"])
+        hasty.pass_time(4 * DEADLINE_S)
         hasty.opened.set()
         assert client.answer().status == 100
 
 
 def test_an_answer_may_take_longer_than_any_deadline(hasty: Door) -> None:
     with hasty.connect() as client:
-        assert client.get(f"/sleep/{4 * DEADLINE_S}").body == b"sleep"
+        client.send(b"GET /wait HTTP/1.1\r\n\r\n")
+        eventually(lambda: hasty.seen == ["wait"])
+        hasty.pass_time(4 * DEADLINE_S)
+        hasty.opened.set()
+        assert client.answer().body == b"wait"
 
 
 def test_an_idle_connection_is_closed_without_a_word(hasty: Door) -> None:
     with hasty.connect() as client:
         assert client.get("/one").body == b"one"
+        hasty.pass_time_until(lambda: client.is_readable, step_s=DEADLINE_S)
         assert client.is_cut()
     assert hasty.connections.refusals == {}
 
@@ -373,7 +399,7 @@ def test_an_idle_connection_is_closed_without_a_word(hasty: Door) -> None:
 def test_the_sweep_ends_with_the_last_connection(hasty: Door) -> None:
     with hasty.connect() as client:
         assert client.get("/one").body == b"one"
-    until(lambda: hasty.connections._timer is None)
+    eventually(lambda: hasty.connections._timer is None)
 
 
 # -- readers ----------------------------------------------------------------------------------------------------------
@@ -384,19 +410,24 @@ def test_the_sweep_ends_with_the_last_connection(hasty: Door) -> None:
 def test_a_reader_that_stands_still_is_cut_off(hasty: Door, answer_bytes: int, header: bytes) -> None:
     with hasty.connect(receive_buffer=10_000) as client:
         client.send(b"GET /large/%d HTTP/1.1\r\n%s\r\n" % (answer_bytes, header))
-        until(lambda: hasty.seen == ["large"])
-        until(lambda: hasty.is_empty)
+        eventually(lambda: hasty.seen == ["large"])
+        # How far it has come when the reader's buffers are full is the kernel's to say.
+        hasty.pass_time_until(lambda: hasty.is_empty, step_s=DEADLINE_S)
 
 
 @pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"], ids=["keep alive", "close"])
-def test_a_reader_that_goes_on_gets_all_however_much_waits(loop_factory: LoopFactory, header: bytes) -> None:
-    settings = ServerSettings(output_bytes_max=1 << 16, body_timeout_s=1.0, keep_alive_s=1.0)
+def test_a_reader_that_goes_on_gets_all_however_much_waits(
+    monkeypatch: pytest.MonkeyPatch, loop_factory: LoopFactory, header: bytes
+) -> None:
+    settings = ServerSettings(output_bytes_max=1 << 16, body_timeout_s=DEADLINE_S, keep_alive_s=DEADLINE_S)
+    monkeypatch.setattr("smista.server.connections.STALL_S", DEADLINE_S)
     with Door(settings).serving(loop_factory) as door, door.connect(receive_buffer=100_000) as client:
-        client.send(b"GET /large/8000000 HTTP/1.1\r\n%s\r\n" % header)
-        received = len(client.read(200_000))
-        while received < 8_000_000:
-            time.sleep(0.05)
-            piece = client.read(200_000)
+        client.send(b"GET /large/32000000 HTTP/1.1\r\n%s\r\n" % header)
+        received = len(client.read(800_000))
+        while received < 32_000_000:
+            # The kernel takes more from us only when much of what it had is gone: not with each piece.
+            door.pass_time(DEADLINE_S / 10)
+            piece = client.read(800_000)
             assert piece, "cut off"
             received += len(piece)
         assert door.connections.refusals == {}
@@ -416,7 +447,7 @@ def test_one_connection_too_many_is_told_and_closed(loop_factory: LoopFactory) -
         assert [client.get("/one").status for client in clients] == [200, 200]
 
         clients[0].close()
-        until(lambda: door.connections.open_count == 1)
+        eventually(lambda: door.connections.open_count == 1)
         with door.connect() as fourth:
             assert fourth.get("/four").body == b"four"
         assert "three" not in door.seen
@@ -428,6 +459,6 @@ def test_a_flood_of_connections_beyond_the_limit_does_not_pile_up(loop_factory: 
         with contextlib.ExitStack() as stack:
             for _ in range(300):
                 stack.enter_context(door.connect())
-            until(lambda: door.connections.refusals == {"too_many_connections": 300})
-            until(lambda: door.socket_count < 200)
+            eventually(lambda: door.connections.refusals == {"too_many_connections": 300})
+            eventually(lambda: door.socket_count < 200)
         assert first.get("/one").status == 200

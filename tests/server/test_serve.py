@@ -19,9 +19,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from tests.faults.damage import flip_bit
-from tests.protocols.http.caller import PATIENCE_S, Caller, tracebacks
-from tests.server.door import until
+from tests.protocols.http.caller import Caller, tracebacks
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_a_signal_stops_it_in_order(number: signal.Signals) -> None:
     with ServerProcess() as server:
         server.signal(number)
         assert server.wait() == 0
-        until(says(server, "smista.server stopped"))
+        eventually(says(server, "smista.server stopped"))
         assert tracebacks(server) == ""
 
 
@@ -260,7 +260,7 @@ def test_a_long_poll_is_told_that_the_server_stops(server: ServerProcess) -> Non
     with Caller(server.address) as http, http.another() as waiting:
         queue = http.new_queue()
         waiting.start_command("queue.receive", {"queue": queue, "wait_ms": 20_000})
-        until(lambda: b"smista_long_polls 1" in http.send("GET", "/metrics").body)
+        eventually(lambda: b"smista_long_polls 1" in http.send("GET", "/metrics").body)
         server.signal(signal.SIGTERM)
         answer = waiting.answer()
         assert answer.refusal[:2] == (503, "broker_closed")
@@ -281,7 +281,7 @@ def test_a_request_under_way_is_finished_and_what_it_published_is_kept(
         with Caller(server.address) as http:
             http.send("GET", "/healthz")
         server.signal(signal.SIGTERM)
-        until(says(server, "stopping: no new connections"))
+        eventually(says(server, "stopping: no new connections"))
         connection.sendall(body[10:])
         with connection.makefile("rb") as file:
             answer = file.read()
@@ -306,7 +306,7 @@ def test_everything_confirmed_while_it_was_told_to_stop_is_found_again(
     threads = [threading.Thread(target=publish) for _ in range(4)]
     for thread in threads:
         thread.start()
-    until(lambda: len(confirmed) > 100)
+    eventually(lambda: len(confirmed) > 100)
     assert server.stop() == 0
     for thread in threads:
         thread.join()
@@ -341,7 +341,7 @@ def test_new_connections_are_not_taken_while_it_stops(server: ServerProcess) -> 
         with Caller(server.address) as http:
             http.send("GET", "/healthz")
         server.signal(signal.SIGTERM)
-        until(says(server, "stopping: no new connections"))
+        eventually(says(server, "stopping: no new connections"))
 
         def is_refused() -> bool:
             try:
@@ -350,7 +350,7 @@ def test_new_connections_are_not_taken_while_it_stops(server: ServerProcess) -> 
                 return True
             return False
 
-        until(is_refused)
+        eventually(is_refused)
     assert server.wait() == 0
 
 
@@ -363,7 +363,7 @@ def test_a_second_signal_stops_it_at_once(server: ServerProcess, restarted: Call
         with Caller(server.address) as http:
             http.send("GET", "/healthz")
         server.signal(signal.SIGTERM)
-        until(says(server, "stopping: no new connections"))
+        eventually(says(server, "stopping: no new connections"))
         server.signal(signal.SIGTERM)
         assert server.wait() == 128 + signal.SIGTERM
     http = restarted()

@@ -13,8 +13,9 @@ from urllib.parse import urlencode
 
 import pyarrow as pa
 
-from tests.protocols.http.caller import PATIENCE_S, Caller
+from tests.protocols.http.caller import Caller
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 Row = dict[str, Any]
 

@@ -12,9 +12,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from tests.server_process import ServerProcess
-
-PATIENCE_S = 60.0
-"""Far beyond what a slow machine needs: only a test that fails waits for it."""
+from tests.waiting import PATIENCE_S
 
 CONTENT_TYPES = {"json": "application/json", "msgpack": "application/msgpack"}
 ENCODERS = {"json": msgspec.json.encode, "msgpack": msgspec.msgpack.encode}

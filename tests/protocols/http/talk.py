@@ -16,9 +16,7 @@ from websockets.typing import Subprotocol
 
 from tests.protocols.http.caller import Caller
 from tests.server.door import HANDSHAKE, Client, Opcode, frame
-
-PATIENCE_S = 60.0
-"""Far beyond what a slow machine needs: only a test that fails waits for it."""
+from tests.waiting import PATIENCE_S
 
 
 def encode(speaks: str, value: object) -> bytes:

@@ -197,7 +197,7 @@ async def test_a_slow_redrive_ends_when_the_broker_stops_or_the_client_goes(door
     await broker.nack([delivery.receipt for delivery in deliveries])
     stopped = command(door, "dlq.retry", queue="fragile", per_second=0.001)
     hung_up = command(door, "dlq.retry", queue="fragile", per_second=0.001)
-    await until(lambda: broker.stats("fragile").ready == 2, seconds=60)
+    await until(lambda: broker.stats("fragile").ready == 2)
     hung_up.gone.set()
     await hung_up.served
     assert hung_up.status == 0

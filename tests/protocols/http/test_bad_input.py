@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from smista.protocols.http.commands import COMMANDS
-from tests.protocols.http.caller import CONTENT_TYPES, ENCODERS, PATIENCE_S, Answer, Caller, new_name, tracebacks
+from tests.protocols.http.caller import CONTENT_TYPES, ENCODERS, Answer, Caller, new_name, tracebacks
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 CHANGES_WITH_TIME = {"now_ms", "log_bytes", "avg_wait_time_ms", "oldest_message_age_secs"}
 COUNTS_MISTAKES = {"rejected_total"}

@@ -29,8 +29,9 @@ from tests.protocols.http.bulk import (
     wait_until,
     without_pyarrow,
 )
-from tests.protocols.http.caller import PATIENCE_S, Caller, tracebacks
+from tests.protocols.http.caller import Caller, tracebacks
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 ROWS = 40_000
 BODY_BYTES = 1_000

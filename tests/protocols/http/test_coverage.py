@@ -15,7 +15,8 @@ from websockets.sync.client import connect
 from smista.protocols.http.commands import COMMANDS
 from smista.protocols.http.routes import ROUTES
 from smista.protocols.http.stream_frames import STREAM_COMMANDS
-from tests.protocols.http.caller import PATIENCE_S, Answer, Caller, new_name
+from tests.protocols.http.caller import Answer, Caller, new_name
+from tests.waiting import PATIENCE_S
 
 DOCS = Path(__file__).parents[3] / "docs"
 SHARED = ("# Commands", "## Bodies", "## A message in an answer", "## Statistics")

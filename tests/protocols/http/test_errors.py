@@ -35,8 +35,9 @@ from smista.server.settings import ServerSettings
 from tests.faults.failing import FailingDisk, failing_disk
 from tests.protocols.http.arrow_reader import stream
 from tests.protocols.http.bulk import open_log
-from tests.protocols.http.caller import PATIENCE_S, Answer, Caller, Refusal, new_name
+from tests.protocols.http.caller import Answer, Caller, Refusal, new_name
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 NEVER_RAISED = {"broker_error", "request_error", "resource_low"}

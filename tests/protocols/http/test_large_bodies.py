@@ -9,8 +9,8 @@ import pytest
 from smista import Client
 from tests.protocols.http.caller import Caller
 from tests.protocols.http.talk import Stubborn, Talk
-from tests.server.door import until
 from tests.server_process import ServerProcess
+from tests.waiting import eventually
 
 BODY_BYTES = 1_000_000
 COUNT = 40
@@ -79,10 +79,10 @@ def test_a_subscription_that_does_not_read_is_pushed_no_more_than_it_has_room_fo
 ) -> None:
     with Stubborn(server.address, receive_buffer=10_000) as client:
         client.ask("subscribe", queue=photos, prefetch=1_000)
-        until(lambda: http.stats(photos)["in_flight"] > 0)
+        eventually(lambda: http.stats(photos)["in_flight"] > 0)
         assert http.stats(photos)["in_flight"] < 10
         assert http.stats(photos)["ready"] > COUNT - 10
-    until(lambda: http.stats(photos)["in_flight"] == 0)
+    eventually(lambda: http.stats(photos)["in_flight"] == 0)
 
 
 def test_a_subscription_that_reads_gets_them_all_in_order(server: ServerProcess, http: Caller, photos: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.protocols.http.caller import Caller
 from tests.protocols.http.talk import PATIENCE_S, Stubborn, Talk, asked, decode, fill
-from tests.server.door import until
 from tests.server_process import ServerProcess
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("speaks", ["json", "msgpack"])
@@ -75,7 +75,7 @@ def test_a_client_may_send_before_it_reads_what_was_pushed_to_it(server: ServerP
         publish = asked("queue.publish", request_id=None, queue=target, message="x" * 50_000)
         for _ in range(400):
             client.send(publish)
-        until(lambda: http.stats(target)["depth"] == 400)
+        eventually(lambda: http.stats(target)["depth"] == 400)
 
 
 @pytest.fixture(scope="module")
@@ -92,16 +92,16 @@ def test_a_stalled_reader_holds_a_bounded_part_until_it_is_cut_off(hasty: Server
         queue = http.new_queue(max_prefetch=60_000, max_retries=None)
         with Stubborn(hasty.address, receive_buffer=10_000) as client:
             client.ask("subscribe", queue=queue, prefetch=60_000)
-            until(lambda: http.stats(queue)["consumers"] == 1)
+            eventually(lambda: http.stats(queue)["consumers"] == 1)
             held = 0
             for _ in range(200):
                 http.call("queue.publish_batch", queue=queue, messages=[{"message": "x" * 10_000}] * 20)
                 held = max(held, http.stats(queue)["in_flight"])
             # What the kernel takes on loopback comes on top of our bound; 40 MB were published.
             assert held < 2_000
-            until(lambda: http.stats(queue)["consumers"] == 0)
+            eventually(lambda: http.stats(queue)["consumers"] == 0)
             assert http.stats(queue)["ready"] == 4_000
-            until(lambda: client.is_refused)
+            eventually(lambda: client.is_refused)
         talk.subscribe(queue, prefetch=1_000)
         for _ in range(4):
             talk.ask("ack", tags=talk.tags(1_000))

@@ -15,8 +15,9 @@ import pytest
 
 from tests.protocols.http.caller import Caller
 from tests.protocols.http.talk import Stubborn, Talk, asked, bodies, fill
-from tests.server.door import Opcode, frame, until
+from tests.server.door import Opcode, frame
 from tests.server_process import ServerProcess
+from tests.waiting import eventually
 
 BIG = 10**30
 """More than MessagePack has integers for."""
@@ -372,7 +373,7 @@ def consume(server: ServerProcess, http: Caller, queue: str, count: int) -> Stub
     """A client that holds so many messages, and from then on does only what it is told to."""
     client = Stubborn(server.address)
     client.ask("subscribe", queue=queue, prefetch=count)
-    until(lambda: http.stats(queue)["in_flight"] == count)
+    eventually(lambda: http.stats(queue)["in_flight"] == count)
     return client
 
 
@@ -429,7 +430,7 @@ def test_a_message_that_kills_its_consumers_does_not_do_so_for_ever(
     http.publish(queue, "poison")
     for failures in range(1, 4):
         consume(server, http, queue, 1).reset()
-        until(lambda: http.stats(queue)["in_flight"] == 0)
+        eventually(lambda: http.stats(queue)["in_flight"] == 0)
         assert http.stats(queue)["ready"] == (1 if failures < 3 else 0)
     [dead] = http.call("dlq.list", queue=queue)["messages"]
     assert dead["deaths"][-1]["reason"] == "max_retries"
@@ -440,7 +441,7 @@ def test_an_ack_right_before_the_end_counts(server: ServerProcess, http: Caller,
     fill(http, queue, 3)
     with consume(server, http, queue, 2) as client:
         client.send(asked("ack", tags=[1]) + frame(Opcode.CLOSE, struct.pack("!H", 1000)))
-        until(lambda: http.stats(queue)["in_flight"] == 0)
+        eventually(lambda: http.stats(queue)["in_flight"] == 0)
         assert (http.stats(queue)["acked_total"], http.stats(queue)["ready"]) == (1, 2)
 
 
@@ -469,8 +470,8 @@ def test_closing_while_connections_are_opened_leaves_nothing_behind(server: Serv
         talk = Talk(server.address)
         talk.send(talk.request("subscribe", queue=queue))
         talk.socket.close()
-    until(lambda: http.stats(queue)["consumers"] == 0)
-    until(lambda: http.stats(queue)["in_flight"] == 0)
+    eventually(lambda: http.stats(queue)["consumers"] == 0)
+    eventually(lambda: http.stats(queue)["in_flight"] == 0)
     stats = http.stats(queue)
     assert stats["ready"] + stats["dead_lettered_total"] == 10
 
