@@ -7,13 +7,21 @@ gives up only after so long that nothing but a hang can be the reason.
     await until(lambda: queue.depth == 3)         # the same on a loop
     async with patience():                        # around something that ends by itself, unless it hangs
         await poll
+
+Where real time has to pass in a process of its own, and something has to be done before it has, no time is long enough
+for every machine and few are short enough for a test. There, all is tried again with more of it:
+
+    for attempt in with_more_time(0.1, 2, 30):
+        with attempt as lease_s:
+            ...                                   # an assertion that fails ends the attempt; in the last one, the test
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import TypeVar
 
 PATIENCE_S = 120.0
@@ -42,3 +50,29 @@ async def until(look: Callable[[], Found], *, every_s: float = 0.002) -> Found:
 
 def patience() -> asyncio.Timeout:
     return asyncio.timeout(PATIENCE_S)
+
+
+class Attempt:
+    def __init__(self, amount: float, *, errors: tuple[type[BaseException], ...]) -> None:
+        self._amount = amount
+        self._errors = errors
+        self.has_failed = False
+
+    def __enter__(self) -> float:
+        return self._amount
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self.has_failed = isinstance(error, self._errors)
+        return self.has_failed
+
+
+def with_more_time(*amounts: float, errors: tuple[type[Exception], ...] = (AssertionError,)) -> Iterator[Attempt]:
+    """One attempt for each amount of time, until one succeeds; what fails in the last is raised."""
+    for amount in amounts[:-1]:
+        attempt = Attempt(amount, errors=errors)
+        yield attempt
+        if not attempt.has_failed:
+            return
+    yield Attempt(amounts[-1], errors=())

@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from smista.client.wire import SUBPROTOCOL
+from tests.waiting import patience
 
 Answering = Callable[[dict[str, Any]], dict[str, Any] | None]
 
@@ -57,6 +58,6 @@ class FakeBroker:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with patience():
         while not condition():  # noqa: ASYNC110  # of others' objects, which have no event for it
             await asyncio.sleep(0)

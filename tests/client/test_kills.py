@@ -153,7 +153,7 @@ async def test_a_worker_over_kills_handles_everything(server: ServerProcess) -> 
     app = Worker(server.url)
     handled: Counter[int] = Counter()
 
-    @app.consumer("orders", concurrency=8, prefetch=50, lease_ms=1_000)
+    @app.consumer("orders", concurrency=8, prefetch=50, lease_ms=5_000)
     async def handle(order: int) -> None:
         await asyncio.sleep(0.001)
         handled[order] += 1

@@ -10,6 +10,7 @@ import pytest
 
 from smista import AsyncClient, Worker
 from smista.client import Delivery, PutSummary, Subscription
+from tests.waiting import PATIENCE_S
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -19,7 +20,7 @@ CLIENT, WORKER = ((DOCS / name).read_text() for name in ("client.md", "worker.md
 def run(program: str, broker_url: str) -> str:
     assert "http://127.0.0.1:9324" in program
     command = [sys.executable, "-W", "error", "-c", program.replace("http://127.0.0.1:9324", broker_url)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from smista.client import reload
+from tests.waiting import PATIENCE_S
 
 CHILD = """
 import os, signal, sys, time
@@ -52,7 +53,7 @@ def test_the_command_is_run_anew_when_a_file_changes(tmp_path: Path) -> None:
         assert "began with 4\n" in iter(process.stdout.readline, "")
         os.kill(process.pid, signal.SIGTERM)
         assert process.stdout.read() == "stopped\n"
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_only_python_files_outside_of_hidden_places_count(tmp_path: Path) -> None:

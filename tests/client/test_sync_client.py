@@ -18,6 +18,7 @@ from smista.client import ClientClosed, Publication, Published, Subscription, Sy
 from smista.client.portal import run_on
 from smista.core.errors import MessageTooLarge, QueueNotFound, StaleReceipt
 from smista.errors import BrokerError
+from tests.waiting import PATIENCE_S
 
 
 def calls(kind: type) -> dict[str, list[str]]:
@@ -218,7 +219,7 @@ def test_closing_ends_those_who_wait(broker_url: str, queue: str) -> None:
         client.info()
         client.close()
         with pytest.raises(ClientClosed):
-            waiting.result(10)
+            waiting.result(PATIENCE_S)
 
 
 def test_a_client_that_nobody_refers_to_is_closed(broker_url: str) -> None:
@@ -229,7 +230,7 @@ def test_a_client_that_nobody_refers_to_is_closed(broker_url: str) -> None:
     del client
     gc.collect()
     assert gone() is None
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
@@ -243,7 +244,7 @@ def test_a_call_from_the_clients_own_thread_is_refused_rather_than_waiting_for_i
 
 def run_program(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", "-c", program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_a_program_that_forgets_to_close_ends_and_has_acked(broker_url: str, sync_client: Client, queue: str) -> None:
@@ -309,7 +310,7 @@ with Client(sys.argv[1]) as client:
         assert process.stdout.readline() == "1\n"
         os.kill(process.pid, signal.SIGINT)
         assert process.stdout.read() == "stopped\n"
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert sync_client.stats(queue).acked_total == 1
 
 

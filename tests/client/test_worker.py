@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from smista.client.worker import load
 from smista.core.errors import InvalidArgument
 from tests.client.fake_broker import until
 from tests.client.relay import Relay
+from tests.waiting import PATIENCE_S, eventually, patience, with_more_time
 
 
 @contextlib.asynccontextmanager
@@ -33,27 +33,30 @@ async def running(app: Worker) -> AsyncIterator[None]:
         await serving
 
 
+STOP_TIMEOUT_MS = int(PATIENCE_S * 1000)
+
+
 @pytest.fixture
 def app(broker_url: str) -> Worker:
-    return Worker(broker_url, stop_timeout_ms=5_000)
+    return Worker(broker_url, stop_timeout_ms=STOP_TIMEOUT_MS)
 
 
 class Seen(list[Any]):
     """What handlers were given; a test waits for so many."""
 
     async def reach(self, count: int) -> None:
-        async with asyncio.timeout(20):
+        async with patience():
             while len(self) < count:  # noqa: ASYNC110  # also filled from threads
                 await asyncio.sleep(0.002)
 
     async def have(self, value: object) -> None:
-        async with asyncio.timeout(20):
+        async with patience():
             while value not in self:  # noqa: ASYNC110  # the same
                 await asyncio.sleep(0.002)
 
 
 async def settled(client: AsyncClient, queue: str) -> None:
-    async with asyncio.timeout(20):
+    async with patience():
         while (await client.stats(queue)).in_flight:  # noqa: ASYNC110  # another process has no event for it
             await asyncio.sleep(0.002)
 
@@ -217,7 +220,7 @@ async def test_a_consumer_of_higher_priority_is_served_first(
     app: Worker, client: AsyncClient, broker_url: str, orders: str
 ) -> None:
     first, others = Seen(), Seen()
-    elsewhere = Worker(broker_url, stop_timeout_ms=5_000)
+    elsewhere = Worker(broker_url, stop_timeout_ms=STOP_TIMEOUT_MS)
 
     @app.consumer(orders, prefetch=20, priority=5)
     async def handle_first(number: int) -> None:
@@ -229,7 +232,7 @@ async def test_a_consumer_of_higher_priority_is_served_first(
 
     async with running(elsewhere), running(app):
         await until(lambda: client.is_connected)
-        async with asyncio.timeout(20):
+        async with patience():
             while (await client.stats(orders)).consumers < 2:  # noqa: ASYNC110  # another process has no event for it
                 await asyncio.sleep(0.002)
         for number in range(10):
@@ -258,46 +261,58 @@ async def test_no_more_run_at_a_time_than_allowed(app: Worker, client: AsyncClie
     assert most == 3
 
 
-async def test_the_lease_of_a_slow_handler_is_extended(app: Worker, client: AsyncClient, orders: str) -> None:
-    seen = Seen()
-    go_on = asyncio.Event()
+async def test_the_lease_of_a_slow_handler_is_extended(broker_url: str, client: AsyncClient, orders: str) -> None:
+    for attempt in with_more_time(150, 3_000, 30_000):
+        with attempt as lease_ms:
+            await client.purge(orders)
+            before = await client.stats(orders)
+            seen = Seen()
+            go_on = asyncio.Event()
+            app = Worker(broker_url, stop_timeout_ms=STOP_TIMEOUT_MS)
 
-    @app.consumer(orders, prefetch=2, lease_ms=150)
-    async def handle(order: int) -> None:
-        seen.append(order)
-        await go_on.wait()
+            @app.consumer(orders, prefetch=2, lease_ms=int(lease_ms))
+            async def handle(order: int, seen: Seen = seen, go_on: asyncio.Event = go_on) -> None:
+                seen.append(order)
+                await go_on.wait()
 
-    await client.put_many(orders, range(2))
-    async with running(app):
-        await seen.reach(1)
-        await asyncio.sleep(0.5)  # the passing of leases is what this is about
-        stats = await client.stats(orders)
-        assert (stats.in_flight, stats.timed_out_total) == (2, 0)
-        go_on.set()
-        await seen.reach(2)
-    assert (await client.stats(orders)).acked_total == 2
+            await client.put_many(orders, range(2))
+            async with running(app):
+                await seen.reach(1)
+                await asyncio.sleep(3.3 * lease_ms / 1000)  # the passing of leases is what this is about
+                stats = await client.stats(orders)
+                go_on.set()
+                await seen.reach(2)
+            assert (stats.in_flight, stats.timed_out_total - before.timed_out_total) == (2, 0)
+            assert (await client.stats(orders)).acked_total - before.acked_total == 2
 
 
 async def test_a_handler_that_hangs_loses_its_message(
-    app: Worker, client: AsyncClient, queue: str, caplog: pytest.LogCaptureFixture
+    broker_url: str, client: AsyncClient, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await client.declare_queue(queue, retry_backoff="none")
-    seen = Seen()
-    go_on = asyncio.Event()
+    for attempt in with_more_time(60, 3_000, 20_000):
+        with attempt as lease_ms:
+            await client.purge(queue)
+            before = await client.stats(queue)
+            caplog.clear()
+            seen = Seen()
+            go_on = asyncio.Event()
+            app = Worker(broker_url, stop_timeout_ms=STOP_TIMEOUT_MS)
 
-    @app.consumer(queue, concurrency=2, lease_ms=60, max_run_ms=100)
-    async def handle(delivery: Delivery) -> None:
-        seen.append(delivery.delivery_count)
-        if delivery.delivery_count == 1:
-            await go_on.wait()
+            @app.consumer(queue, concurrency=2, lease_ms=int(lease_ms), max_run_ms=100)
+            async def handle(delivery: Delivery, seen: Seen = seen, go_on: asyncio.Event = go_on) -> None:
+                seen.append(delivery.delivery_count)
+                if delivery.delivery_count == 1:
+                    await go_on.wait()
 
-    await client.publish(queue, 1)
-    async with running(app):
-        await seen.reach(2)
-        go_on.set()
-    stats = await client.stats(queue)
-    assert (seen, stats.acked_total, stats.timed_out_total) == ([1, 2], 1, 1)
-    assert "is not done after 100 ms" in caplog.text
+            await client.publish(queue, 1)
+            async with running(app):
+                await seen.reach(2)
+                go_on.set()
+            stats = await client.stats(queue)
+            assert seen == [1, 2]
+            assert stats.acked_total - before.acked_total == stats.timed_out_total - before.timed_out_total == 1
+            assert "is not done after 100 ms" in caplog.text
 
 
 async def test_what_waits_behind_a_handler_that_hangs_goes_to_somebody_else(
@@ -315,7 +330,7 @@ async def test_what_waits_behind_a_handler_that_hangs_goes_to_somebody_else(
     await client.put_many(queue, range(2))
     async with running(app):
         await seen.reach(1)
-        others = [await client.receive(queue, wait_ms=10_000) for _ in range(2)]
+        others = [await client.receive(queue, wait_ms=20_000) for _ in range(2)]
         for [delivery] in others:
             await delivery.ack()
         go_on.set()
@@ -338,7 +353,7 @@ async def test_stopping_lets_handlers_finish_and_gives_back_the_rest(
     async with running(app):
         await seen.reach(1)
         app.stop()
-        async with asyncio.timeout(10):
+        async with patience():
             while (await client.stats(orders)).ready != 4:  # noqa: ASYNC110  # as above
                 await asyncio.sleep(0.002)
         go_on.set()
@@ -482,7 +497,7 @@ not_an_app = 1
 @app.consumer("orders" if len(sys.argv) < 3 else sys.argv[2], prefetch=3)
 def handle(order):
     print("begun", order, flush=True)
-    time.sleep(0.3)
+    sys.stdin.readline()
     print("done", order, flush=True)
 
 if __name__ == "__main__":
@@ -495,12 +510,16 @@ def test_sigterm_stops_a_worker_in_order(broker_url: str, sync_client: Client, q
     sync_client.declare_queue(queue)
     sync_client.put_many(queue, range(3))
     command = [sys.executable, "-W", "error", str(tmp_path / "tasks.py"), broker_url, queue]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "begun 0\n"
         os.kill(process.pid, signal.SIGTERM)
+        eventually(lambda: not sync_client.stats(queue).consumers)
+        process.stdin.write("\n")
+        process.stdin.flush()
         assert process.stdout.read() == "done 0\n"
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     stats = sync_client.stats(queue)
     assert (stats.acked_total, stats.ready, stats.released_total) == (1, 2, 2)
 
@@ -508,7 +527,7 @@ def test_sigterm_stops_a_worker_in_order(broker_url: str, sync_client: Client, q
 def test_a_second_signal_stops_a_worker_at_once(
     broker_url: str, sync_client: Client, queue: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "tasks.py").write_text(PROGRAM.replace("time.sleep(0.3)", "time.sleep(60)"))
+    (tmp_path / "tasks.py").write_text(PROGRAM.replace("sys.stdin.readline()", "time.sleep(600)"))
     sync_client.declare_queue(queue)
     sync_client.publish(queue, 0)
     command = [sys.executable, "-W", "error", str(tmp_path / "tasks.py"), broker_url, queue]
@@ -516,10 +535,9 @@ def test_a_second_signal_stops_a_worker_at_once(
         assert process.stdout is not None
         assert process.stdout.readline() == "begun 0\n"
         os.kill(process.pid, signal.SIGINT)
-        while sync_client.stats(queue).consumers:
-            time.sleep(0.01)
+        eventually(lambda: not sync_client.stats(queue).consumers)
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_worker_is_found_by_module_and_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from smista.protocols.amqp.frames import METHOD
 from smista.protocols.amqp.methods import Method
 from tests.engine.bench import SETTINGS, KeptLog
 from tests.protocols.amqp.raw import HELLO, OPEN, Frame, on, start_ok, tune_ok
+from tests.waiting import patience
 
 M = TypeVar("M", bound=Method)
 
@@ -104,7 +105,7 @@ class Client:
                 return found
             assert not self.wire.is_closed, "nothing more comes"
             self.wire.has_written.clear()
-            async with asyncio.timeout(30):
+            async with patience():
                 await self.wire.has_written.wait()
 
     def _parse(self) -> Frame | None:
@@ -190,6 +191,6 @@ async def settle() -> None:
 
 async def until(is_so: Callable[[], bool]) -> None:
     """Return when something has become true that nobody reports."""
-    async with asyncio.timeout(30):
+    async with patience():
         while not is_so():  # noqa: ASYNC110 (the broker tells nobody)
             await asyncio.sleep(0)

@@ -16,8 +16,8 @@ from pamqp import base, body, frame, header
 from pamqp.commands import Basic, Confirm, Connection, Exchange, Queue, Tx
 from pamqp.commands import Channel as ChannelClass
 
-TIMEOUT_S = 30.0
-"""How long a test waits for what must come; none passes because of it."""
+from tests.waiting import PATIENCE_S
+
 CAPABILITIES = {
     "authentication_failure_close": True,
     "basic.nack": True,
@@ -89,7 +89,7 @@ class Peer:
         frame_max: int = 131_072,
     ) -> None:
         self.frame_max = frame_max
-        self._socket = socket.create_connection(address, TIMEOUT_S)
+        self._socket = socket.create_connection(address, PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self._channels: dict[int, Channel] = {}

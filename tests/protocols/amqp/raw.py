@@ -10,9 +10,8 @@ from typing import TypeVar
 from smista.protocols.amqp import frames, methods
 from smista.protocols.amqp.frames import BODY, HEADER, HEARTBEAT, METHOD
 from smista.protocols.amqp.methods import Method
+from tests.waiting import PATIENCE_S
 
-TIMEOUT_S = 30.0
-"""How long a test waits for what must come; none passes because of it."""
 HELLO = b"AMQP\x00\x00\x09\x01"
 CAPABILITIES = {"authentication_failure_close": True, "connection.blocked": True, "consumer_cancel_notify": True}
 CLOSE = methods.ConnectionClose(200, "bye", 0, 0)
@@ -77,7 +76,7 @@ class Raw:
         self.socket = socket.socket()
         if receive_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        self.socket.settimeout(TIMEOUT_S)
+        self.socket.settimeout(PATIENCE_S)
         self.socket.connect(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""

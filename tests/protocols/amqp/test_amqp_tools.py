@@ -9,9 +9,8 @@ import pytest
 from tests.protocols.amqp.peer import Basic, Channel
 from tests.protocols.amqp.places import Place
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 from tools import test_clients as clients
-
-PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module", autouse=True)

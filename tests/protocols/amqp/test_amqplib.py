@@ -10,10 +10,10 @@ import pytest
 
 from tests.protocols.amqp.places import Place
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 from tools import test_clients as clients
 
 CLIENT = Path(__file__).with_name("amqplib_client.cjs")
-PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -20,10 +20,10 @@ import pytest
 from tests.protocols.amqp import celery_app
 from tests.protocols.amqp.places import RABBITMQ
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:(celery|kombu|amqp|billiard)")]
 
-PATIENCE_S = 120
 PLACES = [("smista", "classic"), ("smista", "quorum"), *([("rabbitmq", "classic")] if RABBITMQ else [])]
 
 
@@ -142,8 +142,8 @@ def test_a_task_that_fails_is_tried_again(workshop: Workshop) -> None:
 
 
 def test_a_task_waits_for_its_time(workshop: Workshop) -> None:
-    due = time.time() + 2
-    pending = workshop.send("now", countdown=2)
+    due = time.time() + 10
+    pending = workshop.send("now", countdown=10)
     at_once = result(workshop.send("now"))
     assert result(pending) >= due
     assert at_once < result(pending)
@@ -200,9 +200,10 @@ def test_the_worker_can_be_asked_what_it_does(workshop: Workshop) -> None:
 
 
 def test_a_revoked_task_does_not_run(workshop: Workshop) -> None:
-    pending = workshop.send("now", countdown=3)
+    # Long enough to be revoked in time on the slowest machine.
+    pending = workshop.send("now", countdown=15)
     workshop.app.control.revoke(pending.id, reply=True, timeout=PATIENCE_S, limit=1)
-    later = workshop.send("now", countdown=4)
+    later = workshop.send("now", countdown=16)
     result(later)
     assert pending.state != "SUCCESS"
 

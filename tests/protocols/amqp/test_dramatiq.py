@@ -15,6 +15,7 @@ from dramatiq.middleware import AgeLimit, Callbacks, Pipelines, Retries, Shutdow
 from tests.protocols.amqp.peer import Peer
 from tests.protocols.amqp.places import Place
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S, with_more_time
 
 Run = Callable[[], None]
 
@@ -63,7 +64,7 @@ def test_actors_run(place: Place, run: Run, broker: RabbitmqBroker) -> None:
     run()
     for number in range(50):
         work.send(number)
-    assert sorted(done.get(timeout=60) for _ in range(50)) == list(range(50))
+    assert sorted(done.get(timeout=PATIENCE_S) for _ in range(50)) == list(range(50))
 
 
 def test_an_actor_that_fails_is_tried_again_later(place: Place, run: Run, broker: RabbitmqBroker) -> None:
@@ -76,7 +77,7 @@ def test_an_actor_that_fails_is_tried_again_later(place: Place, run: Run, broker
 
     run()
     fail.send()
-    times = [tried.get(timeout=60) for _ in range(3)]
+    times = [tried.get(timeout=PATIENCE_S) for _ in range(3)]
     assert times == sorted(times)
 
 
@@ -112,9 +113,11 @@ def test_a_delayed_message_waits(place: Place, run: Run, broker: RabbitmqBroker)
         done.put(what)
 
     run()
-    work.send_with_options(args=("later",), delay=1000)
-    work.send("now")
-    assert [done.get(timeout=60), done.get(timeout=60)] == ["now", "later"]
+    for attempt in with_more_time(1, 10, 30):
+        with attempt as delay_s:
+            work.send_with_options(args=("later",), delay=int(delay_s * 1000))
+            work.send("now")
+            assert [done.get(timeout=PATIENCE_S), done.get(timeout=PATIENCE_S)] == ["now", "later"]
 
 
 def test_higher_priorities_come_first(place: Place, run: Run, broker: RabbitmqBroker) -> None:
@@ -132,7 +135,7 @@ def test_higher_priorities_come_first(place: Place, run: Run, broker: RabbitmqBr
         found = [channel.got(name).properties.priority for _ in range(3)]
     assert found == [9, 5, 1]
     run()
-    assert sorted(done.get(timeout=60) for _ in range(3)) == [1, 5, 9]
+    assert sorted(done.get(timeout=PATIENCE_S) for _ in range(3)) == [1, 5, 9]
 
 
 def test_a_pipeline_hands_results_on(place: Place, run: Run, broker: RabbitmqBroker) -> None:
@@ -152,7 +155,7 @@ def test_a_pipeline_hands_results_on(place: Place, run: Run, broker: RabbitmqBro
     second: Any = add
     last: Any = finish
     (add.message(1, 2) | second.message(10) | last.message()).run()
-    assert done.get(timeout=60) == 13
+    assert done.get(timeout=PATIENCE_S) == 13
 
 
 def test_a_worker_goes_on_after_the_broker_was_killed(mortal: ServerProcess) -> None:
@@ -166,12 +169,12 @@ def test_a_worker_goes_on_after_the_broker_was_killed(mortal: ServerProcess) -> 
     worker = dramatiq.Worker(broker, worker_timeout=100, worker_threads=1)
     worker.start()
     work.send(1)
-    assert done.get(timeout=60) == 1
+    assert done.get(timeout=PATIENCE_S) == 1
     mortal.kill()
     mortal.restart()
     # It tries again by itself where the connection is gone.
     work.send(2)
-    while done.get(timeout=60) != 2:
+    while done.get(timeout=PATIENCE_S) != 2:
         pass
     worker.stop()
     broker.close()

@@ -14,6 +14,7 @@ from amqp.exceptions import NotFound, PreconditionFailed  # type: ignore[import-
 
 from tests.protocols.amqp.places import Place
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 # It says that it has types, and has none.
 kombu: Any = typed_kombu
@@ -37,7 +38,7 @@ def take(connection: Any, queue: Any, count: int, **options: Any) -> list[Any]:
 
     with kombu.Consumer(connection.default_channel, [queue], callbacks=[consume], **options):
         while len(found) < count:
-            connection.drain_events(timeout=30)
+            connection.drain_events(timeout=PATIENCE_S)
     return found
 
 
@@ -128,7 +129,7 @@ def test_kombu_chooses_by_headers(place: Place, connection: Any) -> None:
 def test_kombus_simple_queue_waits_for_what_comes(place: Place, connection: Any) -> None:
     with SimpleQueue(connection, place.name("simple")) as simple:
         simple.put({"hello": "world"})
-        message = simple.get(block=True, timeout=30)
+        message = simple.get(block=True, timeout=PATIENCE_S)
         assert message.payload == {"hello": "world"}
         message.ack()
         assert simple.qsize() == 0

@@ -23,7 +23,7 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 def parameters(address: tuple[str, int]) -> pika.ConnectionParameters:
-    return pika.ConnectionParameters(*address, heartbeat=5)
+    return pika.ConnectionParameters(*address, heartbeat=60)
 
 
 @pytest.fixture

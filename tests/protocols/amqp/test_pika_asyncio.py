@@ -29,7 +29,7 @@ class Session:
 
     async def open(self) -> Session:
         self.connection = AsyncioConnection(
-            pika.ConnectionParameters(*self._address, heartbeat=5),
+            pika.ConnectionParameters(*self._address, heartbeat=60),
             on_open_callback=self._opened.set_result,
             on_open_error_callback=lambda _, error: self._opened.set_exception(error),
             on_close_callback=lambda _, reason: self.ended.set_result(reason),

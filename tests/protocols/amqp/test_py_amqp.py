@@ -16,11 +16,12 @@ from amqp.exceptions import (  # type: ignore[import-untyped] # has no types
 
 from tests.protocols.amqp.places import Place
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 
 def connect(address: tuple[str, int]) -> Any:
     host, port = address
-    connection = amqp.Connection(f"{host}:{port}", userid="guest", password="guest", confirm_publish=True, heartbeat=10)
+    connection = amqp.Connection(f"{host}:{port}", userid="guest", password="guest", confirm_publish=True, heartbeat=60)
     connection.connect()
     return connection
 
@@ -34,7 +35,7 @@ def plain(place: Place) -> Iterator[Any]:
 
 def drain(connection: Any, found: list[Any], count: int) -> None:
     while len(found) < count:
-        connection.drain_events(timeout=30)
+        connection.drain_events(timeout=PATIENCE_S)
 
 
 def test_messages_are_published_with_confirms_and_consumed_with_prefetch(place: Place, plain: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.protocols.amqp.peer import Basic, Channel, Closed, Confirm, Exchange, Peer, Queue
 from tests.protocols.amqp.places import Place
+from tests.waiting import with_more_time
 
 Refused = Callable[..., str]
 QUORUM = {"x-queue-type": "quorum"}
@@ -514,15 +515,17 @@ def test_bindings_to_an_auto_delete_exchange_do_not_count(place: Place, channel:
     channel.exchange(exchange, passive=True)
 
 
-def test_a_queue_that_nobody_uses_expires(place: Place, channel: Channel) -> None:
-    queue = channel.declare(place.name(), {"x-expires": 200})
-    tag = channel.consume(queue)
+def test_a_queue_that_nobody_uses_expires(place: Place, peer: Peer) -> None:
+    for attempt in with_more_time(200, 2_000, 20_000, errors=(Closed,)):
+        with attempt as expires_ms:
+            channel = peer.channel()
+            queue = channel.declare(place.name(), {"x-expires": int(expires_ms)})
+            tag = channel.consume(queue)
     # While it has a consumer it stays, however long that is.
-    waiter = channel.declare(
-        place.name(), {"x-message-ttl": 500, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue}
-    )
-    channel.publish(b"half a second later", waiter)
-    assert channel.delivery().body == b"half a second later"
+    dead_letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue}
+    waiter = channel.declare(place.name(), {"x-message-ttl": int(2.5 * expires_ms), **dead_letters})
+    channel.publish(b"later", waiter)
+    assert channel.delivery().body == b"later"
     channel.cancel(tag)
     with place.connect() as other:
         wait_until_gone(other, queue)
@@ -545,11 +548,14 @@ def test_publishing_does_not_keep_a_queue_from_expiring(place: Place, peer: Peer
     wait_until_gone(peer, channel.declare(place.name(), {"x-expires": 300}))
 
 
-def test_looking_at_a_queue_keeps_it_from_expiring(place: Place, channel: Channel) -> None:
-    queue = channel.declare(place.name(), {"x-expires": 2000})
-    clock = channel.declare(place.name(), {"x-message-ttl": 3000, "x-dead-letter-exchange": "amq.fanout"})
-    rang = channel.declare(exclusive=True)
-    channel.bind(rang, "amq.fanout")
-    channel.publish(b"three seconds", clock)
-    while channel.get(rang, no_ack=True) is None:
-        channel.count(queue)
+def test_looking_at_a_queue_keeps_it_from_expiring(place: Place, peer: Peer) -> None:
+    for attempt in with_more_time(2_000, 20_000, errors=(Closed,)):
+        with attempt as expires_ms:
+            channel = peer.channel()
+            rang = channel.declare(place.name("rang"))
+            dead_letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": rang}
+            clock = channel.declare(place.name(), {"x-message-ttl": int(1.5 * expires_ms), **dead_letters})
+            queue = channel.declare(place.name(), {"x-expires": int(expires_ms)})
+            channel.publish(b"later", clock)
+            while channel.get(rang, no_ack=True) is None:
+                channel.count(queue)

@@ -32,6 +32,7 @@ from tests.protocols.amqp.raw import (
     start_ok,
     tune_ok,
 )
+from tests.waiting import patience
 
 LOW_DISK = msgspec.structs.replace(SETTINGS, disk_free_bytes_min=1 << 20)
 QOS = methods.BasicQos(0, 0, False)
@@ -76,7 +77,7 @@ async def _answer(server: Server, *pieces: bytes) -> bytes:
         await asyncio.sleep(0)
     while not client.wire.is_closed:
         client.wire.has_written.clear()
-        async with asyncio.timeout(30):
+        async with patience():
             await client.wire.has_written.wait()
     return client.wire.written
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -15,7 +13,7 @@ import pyarrow as pa
 
 from tests.protocols.http.caller import Caller
 from tests.server_process import ServerProcess
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 Row = dict[str, Any]
 
@@ -88,11 +86,4 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_for_end(pid: int) -> None:
-    wait_until(lambda: not is_alive(pid))
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < end_s, "it never came to that"
-        time.sleep(0.01)
+    eventually(lambda: not is_alive(pid))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -15,6 +14,7 @@ from smista.protocols.bulk.columns import ALWAYS_THERE, COLUMNS, KINDS
 from tests.protocols.http.bulk import Row, log_range, plan, read_rows, read_table
 from tests.protocols.http.caller import Caller, Refusal, new_name
 from tests.server_process import ServerProcess
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:aio_pika")
 
@@ -54,8 +54,7 @@ class Log:
         return row
 
     def wait_for(self, kind: str) -> Row:
-        while kind not in self.kinds():
-            time.sleep(0.02)
+        eventually(lambda: kind in self.kinds())
         return self.last(kind)
 
 
@@ -196,10 +195,10 @@ def test_an_extended_lease_has_another_end(http: Caller, log: Log) -> None:
 def test_a_nack_returns_a_message_with_its_error(http: Caller, log: Log) -> None:
     http.publish(log.queue, 1)
     [received] = http.receive(log.queue)
-    http.call("queue.nack", receipt=received["receipt"], error="no oven: ☹", delay_ms=60_000)
+    http.call("queue.nack", receipt=received["receipt"], error="no oven: ☹", delay_ms=3_600_000)
     row = log.last("returned")
     assert (row["reason"], row["error"]) == ("nacked", "no oven: ☹")
-    assert row["ready_at"] > datetime.now(UTC) + timedelta(seconds=50)
+    assert row["ready_at"] > datetime.now(UTC) + timedelta(minutes=50)
 
 
 def test_a_release_and_a_lease_that_ran_out_return_a_message_too(http: Caller, log: Log) -> None:
@@ -208,8 +207,7 @@ def test_a_release_and_a_lease_that_ran_out_return_a_message_too(http: Caller, l
     http.call("queue.release", receipt=received["receipt"])
     assert log.last("returned")["reason"] == "released"
     http.receive(log.queue, lease_ms=1)
-    while len(log.rows(kind="returned")) < 2:
-        time.sleep(0.02)
+    eventually(lambda: len(log.rows(kind="returned")) == 2)
     row = log.last("returned")
     assert (row["reason"], "error" in row) == ("timed_out", False)
 

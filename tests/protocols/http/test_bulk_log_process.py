@@ -6,7 +6,6 @@ import http.client
 import os
 import signal
 import socket
-import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -26,17 +25,16 @@ from tests.protocols.http.bulk import (
     read_table,
     reader_pid,
     wait_for_end,
-    wait_until,
     without_pyarrow,
 )
 from tests.protocols.http.caller import Caller, tracebacks
 from tests.server_process import ServerProcess
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 ROWS = 40_000
 BODY_BYTES = 1_000
 LARGE_BYTES = ROWS * BODY_BYTES
-STALL_S = 2.0
+STALL_S = 15.0
 
 
 @pytest.fixture(scope="module")
@@ -116,13 +114,13 @@ def test_it_ends_when_the_broker_is_killed_under_a_reader(tmp_path: Path) -> Non
 
 
 def test_a_stop_does_not_wait_for_readers(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data") as server:
+    # If it waited, it would do so for longer than anybody waits for its end.
+    patient = ("--drain-timeout-s", str(10 * PATIENCE_S), "--bulk-timeout-s", str(10 * PATIENCE_S))
+    with ServerProcess(tmp_path / "data", *patient) as server:
         fill(server)
         with open_log(server.address, bodies="true") as answer:
             answer.read(1000)
-            begun_s = time.monotonic()
             assert server.stop() == 0
-            assert time.monotonic() - begun_s < 10
 
 
 @pytest.mark.parametrize("path", ["/v1/log", "/v1/log/plan"])
@@ -134,7 +132,7 @@ def test_another_is_started_when_it_was_killed(small: ServerProcess, path: str) 
             pid = reader_pid(small)
             os.kill(pid, signal.SIGKILL)
             wait_for_end(pid)
-    wait_until(lambda: "has ended" in "\n".join(small.lines))
+    eventually(lambda: "has ended" in "\n".join(small.lines))
 
 
 def test_killing_it_again_and_again_costs_readers_no_more_than_another_try(server: ServerProcess) -> None:
@@ -199,7 +197,7 @@ def test_several_read_at_once(server: ServerProcess) -> None:
 
 
 def test_a_reader_that_takes_nothing_is_cut_off_and_holds_nobody_up(server: ServerProcess, http_: Caller) -> None:
-    wait_until(lambda: metric(http_, "smista_bulk_readers") == 0)
+    eventually(lambda: metric(http_, "smista_bulk_readers") == 0)
     with open_log(server.address, bodies="true") as answer:
         answer.read(1000)
         assert metric(http_, "smista_bulk_readers") == 1
@@ -208,7 +206,7 @@ def test_a_reader_that_takes_nothing_is_cut_off_and_holds_nobody_up(server: Serv
             http_.call("queue.publish_batch", queue=http_.new_queue(), messages=[{"message": "x" * 1000}] * 1_000)
         assert len(read_table(server.address, columns="sequence", queue="large")) == ROWS
         assert Path(f"{server.data}/log.db-wal").stat().st_size < 32 << 20
-        wait_until(lambda: metric(http_, "smista_bulk_readers") == 0)
+        eventually(lambda: metric(http_, "smista_bulk_readers") == 0)
         with pytest.raises((http.client.IncompleteRead, ConnectionError)):
             answer.read()
     assert "took nothing for too long" in "\n".join(server.lines)
@@ -229,7 +227,7 @@ def test_a_reader_that_vanishes_is_forgotten(server: ServerProcess, http_: Calle
         answer = open_log(server.address, bodies="true")
         answer.read(1000)
         answer.close()
-    wait_until(lambda: metric(http_, "smista_bulk_readers") == 0)
+    eventually(lambda: metric(http_, "smista_bulk_readers") == 0)
 
 
 def test_too_many_readers_are_refused(tmp_path: Path) -> None:
@@ -242,14 +240,14 @@ def test_too_many_readers_are_refused(tmp_path: Path) -> None:
         assert (refused.refusal.status, refused.refusal.code) == (429, "too_many_readers")
         assert refused.headers["retry-after"] == "1"
         readers.close()
-        wait_until(lambda: metric(http, "smista_bulk_readers") == 0)
+        eventually(lambda: metric(http, "smista_bulk_readers") == 0)
         assert http.send("GET", "/v1/log?from=1&to=2").status == 200
 
 
 def test_rows_and_bytes_are_counted(small: ServerProcess) -> None:
     with Caller(small.address) as http:
         body = http.send("GET", "/v1/log").body
-        wait_until(lambda: metric(http, "smista_bulk_rows_total") == 1)
+        eventually(lambda: metric(http, "smista_bulk_rows_total") == 1)
         assert metric(http, "smista_bulk_bytes_total") == len(body)
 
 
@@ -293,7 +291,7 @@ def test_a_client_that_hangs_up_at_once_harms_nobody(small: ServerProcess) -> No
         with socket.create_connection(small.address) as connection:
             connection.sendall(b"GET /v1/log HTTP/1.1\r\nHost: x\r\n\r\n")
     with Caller(small.address) as http:
-        wait_until(lambda: metric(http, "smista_bulk_readers") == 0)
+        eventually(lambda: metric(http, "smista_bulk_readers") == 0)
     assert len(read_rows(small.address)) == 1
     assert tracebacks(small) == ""
 
@@ -307,7 +305,7 @@ def test_connections_are_not_leaked(small: ServerProcess) -> None:
     before = open_count()
     for _ in range(50):
         read_rows(small.address)
-    wait_until(lambda: open_count() <= before)
+    eventually(lambda: open_count() <= before)
 
 
 # -- the broker beside it ---------------------------------------------------------------------------------------------
@@ -336,30 +334,21 @@ def test_no_row_passes_through_the_broker(server: ServerProcess) -> None:
 
 def test_a_reader_at_full_speed_leaves_the_event_loop_alone(server: ServerProcess, http_: Caller) -> None:
     queue = http_.new_queue()
-
-    def publish_ms() -> list[float]:
-        taken = []
-        for _ in range(200):
-            begun_s = time.perf_counter()
-            http_.publish(queue, "x")
-            taken.append((time.perf_counter() - begun_s) * 1000)
-        return taken
-
-    publish_ms()
-    alone = publish_ms()
+    beside: list[int] = []
     has_ended = threading.Event()
 
-    def read_on() -> int:
-        count = 0
+    def read_on() -> None:
         while not has_ended.is_set():
-            count += len(read_table(server.address, bodies="true"))
-        return count
+            before = len(published)
+            read_table(server.address, bodies="true")
+            beside.append(len(published) - before)
 
+    published: list[str] = []
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read_on)
-        beside = publish_ms()
-        has_ended.set()
-        assert reading.result() > 0
-    # The reader of this test is a thread of this very process, on a machine that does other things too: a wide margin.
-    # On the loop, one pass over this log would hold everybody up for 100 ms and more.
-    assert statistics.median(beside) < 10 * statistics.median(alone) + 5
+        # On the loop, one pass over this log would hold everybody up for as long as it takes.
+        while not (has_ended.is_set() or reading.done()):
+            published += http_.publish(queue, "x")
+            if max(beside, default=0) >= 20:
+                has_ended.set()
+        reading.result()

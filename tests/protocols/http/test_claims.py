@@ -16,6 +16,7 @@ import pytest
 from tests.protocols.http.arrow_reader import rows_of
 from tests.protocols.http.caller import Caller, Refusal, new_name, tracebacks
 from tests.server_process import ServerProcess
+from tests.waiting import eventually
 
 
 class Spark:
@@ -181,8 +182,7 @@ def test_who_claims_what_is_shown(spark: Spark) -> None:
 
 def test_an_expired_claim_is_gone_and_told_so(spark: Spark) -> None:
     spark.claim(0, lease_ms=50)
-    while spark.http.stats(spark.queue)["ready"] < 10:
-        time.sleep(0.01)
+    eventually(lambda: spark.http.stats(spark.queue)["ready"] == 10)
     for refusal in (spark.unread(1), spark.unposted("acknowledge", up_to=1)):
         assert (refusal.status, refusal.code) == (410, "claim_expired")
     assert spark.http.stats(spark.queue)["acked_late_total"] == 10
@@ -192,11 +192,11 @@ def test_an_expired_claim_is_gone_and_told_so(spark: Spark) -> None:
 
 
 def test_a_heartbeat_keeps_a_claim(spark: Spark) -> None:
-    spark.claim(0, lease_ms=500)
-    [claim] = spark.post("heartbeat", lease_ms=60_000)["claims"]
-    time.sleep(0.6)
+    made = spark.claim(0, lease_ms=60_000)
+    [claim] = spark.post("heartbeat", lease_ms=600_000)["claims"]
     assert spark.bodies(1) == NUMBERS
     assert claim["rows"] == 10
+    assert claim["expires_at_ms"] >= made["expires_at_ms"] + 540_000
 
 
 def test_a_purge_under_a_claim_is_an_error_not_a_shorter_batch(spark: Spark) -> None:
@@ -229,8 +229,8 @@ def test_the_next_claim_is_waited_for(http: Caller) -> None:
     found: list[dict[str, Any]] = []
     waiting = threading.Thread(target=lambda: found.append(spark.claim(0, wait_ms=20_000)))
     waiting.start()
-    time.sleep(0.05)
     with http.another() as other:
+        eventually(lambda: b"smista_long_polls 1" in other.send("GET", "/metrics").body)
         other.publish(spark.queue, "late")
     waiting.join()
     assert (found[0]["number"], found[0]["rows"]) == (1, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import struct
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from tests.protocols.http.arrow_reader import STREAM, rows_of, stream, table
 from tests.protocols.http.caller import Answer, Caller, Refusal, new_name, tracebacks
 from tests.server_process import ServerProcess
+from tests.waiting import eventually
 
 _jobs = itertools.count(1)
 
@@ -374,16 +374,14 @@ def test_what_is_staged_survives_kill_9_and_so_does_what_was_committed(tmp_path:
 
 
 def test_what_nobody_commits_is_swept_away(tmp_path: Path) -> None:
-    with (
-        ServerProcess(tmp_path / "data", "--staged-expires-ms", "200") as server,
-        Caller(server.address) as http,
-    ):
+    with ServerProcess(tmp_path / "data") as server, Caller(server.address) as http:
         Job(http).stage(numbers(0, 3))
         assert staged_files(tmp_path / "data")
-        deadline = time.monotonic() + 30
-        while staged_files(tmp_path / "data"):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+    with ServerProcess(tmp_path / "data", "--staged-expires-ms", "200"):
+        eventually(lambda: not staged_files(tmp_path / "data"))
+    with ServerProcess(tmp_path / "data", "--staged-expires-ms", "200") as server, Caller(server.address) as http:
+        Job(http).stage(numbers(0, 3))
+        eventually(lambda: not staged_files(tmp_path / "data"))
 
 
 def test_a_file_that_is_damaged_is_not_published(tmp_path: Path) -> None:

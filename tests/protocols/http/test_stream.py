@@ -16,9 +16,10 @@ from websockets.typing import Subprotocol
 
 from smista.protocols.http.stream import REQUESTS_MAX, WAITING_MAX
 from tests.protocols.http.caller import Caller
-from tests.protocols.http.talk import PATIENCE_S, Talk, bodies, fill
+from tests.protocols.http.talk import Talk, bodies, fill
 from tests.server.door import Client, Opcode, frame
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 BIG = 10**30
 """More than MessagePack has integers for."""

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.protocols.http.caller import Caller
-from tests.protocols.http.talk import PATIENCE_S, Stubborn, Talk, asked, decode, fill
+from tests.protocols.http.talk import Stubborn, Talk, asked, decode, fill
 from tests.server_process import ServerProcess
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 
 @pytest.mark.parametrize("speaks", ["json", "msgpack"])

@@ -15,10 +15,16 @@ from botocore.config import Config  # type: ignore[import-untyped]  # as boto3
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # as boto3
 
 from tests.protocols.sqs import query_model
+from tests.waiting import PATIENCE_S
 
 Client = Any
 """boto3 makes its clients at run time."""
 REGION = "us-east-1"
+PATIENT = {
+    "retries": {"max_attempts": 1, "mode": "standard"},
+    "connect_timeout": PATIENCE_S,
+    "read_timeout": PATIENCE_S,
+}
 
 
 def make_client(
@@ -29,7 +35,7 @@ def make_client(
         session.get_component("data_loader").search_paths.insert(0, _query_models())
     return boto3.Session(
         aws_access_key_id=key, aws_secret_access_key=secret, region_name=region, botocore_session=session
-    ).client("sqs", endpoint_url=url, config=Config(**{"retries": {"max_attempts": 1, "mode": "standard"}, **config}))
+    ).client("sqs", endpoint_url=url, config=Config(**{**PATIENT, **config}))
 
 
 @lru_cache(maxsize=1)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 JSON = "application/x-amz-json-1.0"
 FORM = "application/x-www-form-urlencoded"
@@ -25,7 +26,7 @@ class Answer(NamedTuple):
 def ask(
     server: ServerProcess, method: str, path: str, body: str | bytes = b"", headers: Mapping[str, str] | None = None
 ) -> Answer:
-    connection = http.client.HTTPConnection(*server.address, timeout=30)
+    connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
     data = body.encode() if isinstance(body, str) else body
     connection.request(method, path, data, dict(headers or {}))
     answer = connection.getresponse()

@@ -17,6 +17,7 @@ from tests.protocols.sqs import node
 from tests.protocols.sqs.clients import Client, new_name, new_queue
 from tests.protocols.sqs.test_messages import count
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S, eventually
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -51,7 +52,7 @@ def aws(server: ServerProcess, *arguments: str) -> tuple[int, Any]:
         "AWS_PAGER": "",
     }
     command = [sys.executable, "-m", "awscli", "--endpoint-url", server.url, "--output", "json", "sqs", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     if done.returncode:
         return done.returncode, done.stderr
     return 0, json.loads(done.stdout or "{}")
@@ -86,7 +87,7 @@ def test_the_aws_command_line(server: ServerProcess) -> None:
 def test_the_sdk_for_javascript(server: ServerProcess) -> None:
     name = new_name() + ".fifo"
     command = ["node", str(PROGRAMS / "client.mjs"), server.url, str(node.modules()), name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
         "url": f"{server.url}/000000000000/{name}",
@@ -112,10 +113,10 @@ def test_kombu(server: ServerProcess) -> None:
     with Connection(url, transport_options=options) as connection:  # type: ignore[no-untyped-call]  # kombu has none
         queue = connection.SimpleQueue(new_name())
         queue.put({"hello": [1, "ü"]}, headers={"h": 1})
-        message = queue.get(timeout=30)
+        message = queue.get(timeout=PATIENCE_S)
         assert (message.payload, message.headers["h"]) == ({"hello": [1, "ü"]}, 1)
         message.requeue()
-        queue.get(timeout=30).ack()
+        queue.get(timeout=PATIENCE_S).ack()
         assert queue.qsize() == 0
         queue.close()
 
@@ -141,17 +142,16 @@ def test_celery(server: ServerProcess, boto: Client, tmp_path: Path) -> None:
     )
     try:
         send = "import celery_app\nfor text in ('one', 'fails once', 'three'):\n    celery_app.note.delay(text)\n"
-        subprocess.run([sys.executable, "-c", send], env=environment, cwd=tmp_path, check=True, timeout=120)
+        subprocess.run([sys.executable, "-c", send], env=environment, cwd=tmp_path, check=True, timeout=PATIENCE_S)
         while not notes.exists() or len(notes.read_text().splitlines()) < 3:
             assert worker.poll() is None, worker.communicate()[0]
             time.sleep(0.1)
     finally:
         worker.terminate()
-        worker.communicate(timeout=60)
+        worker.communicate(timeout=PATIENCE_S)
     assert sorted(notes.read_text().splitlines()) == ["fails once", "one", "three"]
     [url] = boto.list_queues(QueueNamePrefix=prefix)["QueueUrls"]
-    while count(boto, url, "NotVisible"):
-        time.sleep(0.1)
+    eventually(lambda: not count(boto, url, "NotVisible"))
     assert count(boto, url) == 0
 
 

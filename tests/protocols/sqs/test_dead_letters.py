@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from tests.protocols.sqs.clients import Client, arn, make_client, new_queue, refused
 from tests.protocols.sqs.test_messages import count, receive, wait_for
 from tests.server_process import ServerProcess
+from tests.waiting import eventually
 
 
 def dead_letters_of(sqs: Client, *, receives: object = 1, **attributes: str) -> tuple[str, str]:
@@ -35,11 +35,13 @@ def kill(sqs: Client, source: str, number: int) -> None:
 
 
 def ended(sqs: Client, source: str) -> dict[str, Any]:
-    while True:
+    def task_that_ended() -> dict[str, Any] | None:
         [task] = sqs.list_message_move_tasks(SourceArn=source)["Results"]
-        if task["Status"] not in ("RUNNING", "CANCELLING"):
-            return dict(task)
-        time.sleep(0.02)
+        return None if task["Status"] in ("RUNNING", "CANCELLING") else dict(task)
+
+    task = eventually(task_that_ended)
+    assert task is not None
+    return task
 
 
 @pytest.mark.parametrize("how", ["lease", "visibility"])
@@ -165,7 +167,7 @@ def test_dead_letters_are_moved_elsewhere(sqs: Client) -> None:
 
 def test_a_slow_task_is_watched_and_cancelled(sqs: Client) -> None:
     source, target = dead_letters_of(sqs)
-    kill(sqs, source, 5)
+    kill(sqs, source, 20)
     started = sqs.start_message_move_task(SourceArn=arn(sqs, target), MaxNumberOfMessagesPerSecond=1)
     [running] = sqs.list_message_move_tasks(SourceArn=arn(sqs, target))["Results"]
     assert (running["Status"], running["TaskHandle"]) == ("RUNNING", started["TaskHandle"])
@@ -176,11 +178,11 @@ def test_a_slow_task_is_watched_and_cancelled(sqs: Client) -> None:
         "There is already a task running. Only one active task is allowed for a source queue arn at a given time."
     )
     answer = sqs.cancel_message_move_task(TaskHandle=started["TaskHandle"])
-    assert 0 <= answer["ApproximateNumberOfMessagesMoved"] < 5
+    assert 0 <= answer["ApproximateNumberOfMessagesMoved"] < 20
     task = ended(sqs, arn(sqs, target))
     assert task["Status"] == "CANCELLED"
     assert count(sqs, source) == task["ApproximateNumberOfMessagesMoved"]
-    assert count(sqs, source) + count(sqs, target) == 5
+    assert count(sqs, source) + count(sqs, target) == 20
     sqs.start_message_move_task(SourceArn=arn(sqs, target))
     assert ended(sqs, arn(sqs, target))["Status"] == "COMPLETED"
     both = sqs.list_message_move_tasks(SourceArn=arn(sqs, target), MaxResults=10)["Results"]
@@ -192,21 +194,21 @@ def test_a_task_goes_on_after_a_restart(tmp_path: Path, how: str) -> None:
     with ServerProcess(tmp_path) as server:
         sqs = make_client(server.url)
         source, target = dead_letters_of(sqs)
-        kill(sqs, source, 8)
-        handle = sqs.start_message_move_task(SourceArn=arn(sqs, target), MaxNumberOfMessagesPerSecond=2)["TaskHandle"]
-        while not count(sqs, source):
-            time.sleep(0.02)
+        # So many that it is not done before the server is stopped, however slow the machine is.
+        kill(sqs, source, 20)
+        handle = sqs.start_message_move_task(SourceArn=arn(sqs, target), MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
+        eventually(lambda: count(sqs, source))
         server.stop() if how == "stop" else server.kill()
         server.restart()
         [task] = sqs.list_message_move_tasks(SourceArn=arn(sqs, target))["Results"]
         assert (task["Status"], task["TaskHandle"]) == ("RUNNING", handle)
         task = ended(sqs, arn(sqs, target))
-        assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 8)
-        assert (count(sqs, source), count(sqs, target)) == (8, 0)
+        assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 20)
+        assert (count(sqs, source), count(sqs, target)) == (20, 0)
         server.stop()
         server.restart()
         [task] = sqs.list_message_move_tasks(SourceArn=arn(sqs, target))["Results"]
-        assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 8)
+        assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 20)
 
 
 def test_what_never_died_has_no_way_back(boto: Client) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from typing import Any
 
 import pytest
 
 from tests.protocols.sqs.clients import Client, new_queue, refused
-from tests.protocols.sqs.test_messages import count, receive, wait_for
+from tests.protocols.sqs.test_messages import count, receive, wait_for, waited_ms
+from tests.waiting import eventually
 
 
 def send(sqs: Client, queue: str, body: str, group: str = "g", **parameters: Any) -> dict[str, Any]:
@@ -61,8 +61,7 @@ def test_visibility_zero_frees_the_group(sqs: Client, fifo: str) -> None:
 def test_an_expired_handle_is_refused(sqs: Client, fifo: str) -> None:
     send(sqs, fifo, "1")
     [first] = receive(sqs, fifo, VisibilityTimeout=1)
-    while count(sqs, fifo) == 0:
-        time.sleep(0.05)
+    eventually(lambda: count(sqs, fifo) == 1)
     for _ in range(2):
         with refused("InvalidParameterValue") as refusal:
             sqs.delete_message(QueueUrl=fifo, ReceiptHandle=first["ReceiptHandle"])
@@ -160,8 +159,9 @@ def test_messages_are_delayed_by_the_queue_only(sqs: Client) -> None:
         "this queue type."
     )
     send(sqs, queue, "x", DelaySeconds=0)
-    assert receive(sqs, queue) == []
-    assert wait_for(sqs, queue)["Body"] == "x"
+    message = wait_for(sqs, queue, AttributeNames=["All"])
+    assert message["Body"] == "x"
+    assert waited_ms(message) >= 1000
 
 
 # -- repeated receives ------------------------------------------------------------------------------------------------

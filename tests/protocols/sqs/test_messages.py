@@ -8,9 +8,11 @@ import time
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # has no types of its own
 
 from tests.protocols.sqs.clients import Client, make_client, new_queue, refused
 from tests.server_process import ServerProcess
+from tests.waiting import eventually, with_more_time
 
 MIB = 1 << 20
 
@@ -28,6 +30,14 @@ def wait_for(sqs: Client, queue: str, **parameters: Any) -> dict[str, Any]:
     """The next message, which may take a while to become visible."""
     [message] = receive(sqs, queue, WaitTimeSeconds=20, **parameters)
     return message
+
+
+def waited_ms(message: dict[str, Any]) -> int:
+    """How long it was from sending to receiving a message for the first time."""
+    received_ms, sent_ms = (
+        int(message["Attributes"][name]) for name in ("ApproximateFirstReceiveTimestamp", "SentTimestamp")
+    )
+    return received_ms - sent_ms
 
 
 def count(sqs: Client, queue: str, suffix: str = "") -> int:
@@ -169,12 +179,14 @@ def test_a_queue_may_take_less(boto: Client) -> None:
 
 
 def test_a_message_is_delayed_by_itself_or_by_its_queue(sqs: Client) -> None:
-    queue = new_queue(sqs, DelaySeconds="1")
+    queue = new_queue(sqs, DelaySeconds="900")
     sqs.send_message(QueueUrl=queue, MessageBody="later")
     sqs.send_message(QueueUrl=queue, MessageBody="now", DelaySeconds=0)
-    assert [message["Body"] for message in receive(sqs, queue, MaxNumberOfMessages=10)] == ["now"]
+    sqs.send_message(QueueUrl=queue, MessageBody="soon", DelaySeconds=1)
+    seen = [wait_for(sqs, queue, AttributeNames=["All"]) for _ in range(2)]
+    assert [message["Body"] for message in seen] == ["now", "soon"]
+    assert waited_ms(seen[1]) >= 1000
     assert count(sqs, queue, "Delayed") == 1
-    assert wait_for(sqs, queue)["Body"] == "later"
     with refused("InvalidParameterValue"):
         sqs.send_message(QueueUrl=queue, MessageBody="x", DelaySeconds=901)
 
@@ -327,7 +339,7 @@ def test_a_long_poll_wakes_when_something_becomes_visible(boto: Client, server: 
     else:
         sender = threading.Timer(0.3, lambda: boto.send_message(QueueUrl=queue, MessageBody="x"))
         sender.start()
-    waiting = make_client(server.url, read_timeout=60)
+    waiting = make_client(server.url)
     assert wait_for(waiting, queue)["Body"] == "x"
 
 
@@ -340,7 +352,7 @@ def test_a_queue_may_wait_by_itself(boto: Client) -> None:
 def test_a_poll_whose_client_left_loses_no_message(boto: Client, server: ServerProcess) -> None:
     queue = new_queue(boto)
     impatient = make_client(server.url, read_timeout=0.5, retries={"total_max_attempts": 1})
-    from botocore.exceptions import ReadTimeoutError  # type: ignore[import-untyped]  # as boto3
+    from botocore.exceptions import ReadTimeoutError
 
     with pytest.raises(ReadTimeoutError):
         receive(impatient, queue, WaitTimeSeconds=20)
@@ -363,8 +375,7 @@ def test_a_deleted_message_does_not_come_back_and_may_be_deleted_again(sqs: Clie
 def test_a_handle_whose_lease_ran_out_still_deletes(sqs: Client, queue: str) -> None:
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     [message] = receive(sqs, queue, VisibilityTimeout=1)
-    while count(sqs, queue) == 0:
-        time.sleep(0.05)
+    eventually(lambda: count(sqs, queue) == 1)
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
     assert count(sqs, queue) == 0
 
@@ -425,10 +436,11 @@ def test_deleting_a_batch_tells_of_each_entry(sqs: Client, queue: str) -> None:
 
 def test_visibility_is_shortened_and_lengthened(sqs: Client, queue: str) -> None:
     sqs.send_message(QueueUrl=queue, MessageBody="x")
-    [message] = receive(sqs, queue, VisibilityTimeout=1)
-    handle = message["ReceiptHandle"]
-    sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=40000)
-    time.sleep(1.2)
+    for attempt in with_more_time(1, 10, 60, errors=(ClientError,)):
+        with attempt as lease_s:
+            handle = wait_for(sqs, queue, VisibilityTimeout=int(lease_s))["ReceiptHandle"]
+            sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=40000)
+    time.sleep(lease_s + 0.2)
     assert count(sqs, queue) == 0
     sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=0)
     assert receive(sqs, queue)[0]["Body"] == "x"

@@ -15,6 +15,7 @@ from botocore.credentials import Credentials  # type: ignore[import-untyped]  # 
 
 from tests.protocols.sqs.clients import Client, make_client, new_name, new_queue, refused
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 KEY, SECRET = "AKIDEXAMPLE", "secret/with+signs"
 
@@ -108,7 +109,7 @@ def presigned(url: str, *, expires_s: int = 60, secret: str = SECRET) -> tuple[i
 
 def fetch(url: str) -> tuple[int, str]:
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=30)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=PATIENCE_S)
     connection.request("GET", f"{parts.path or '/'}?{parts.query}")
     answer = connection.getresponse()
     text = answer.read().decode()
