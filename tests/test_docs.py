@@ -20,6 +20,7 @@ from smista.core.settings import _RANGES, Backoff, QueueSettings
 from smista.engine import Broker, BrokerSettings
 from smista.errors import BrokerError
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -68,7 +69,7 @@ def every_error() -> Iterator[type[BrokerError]]:
 def run(program: str, directory: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

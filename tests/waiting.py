@@ -27,6 +27,9 @@ from typing import TypeVar
 PATIENCE_S = 120.0
 """Longer than any wait takes on the slowest machine, and less than the limit of a whole test in pyproject.toml."""
 
+SPARK_PATIENCE_S = 600
+"""The same for what starts Java or runs a query."""
+
 Found = TypeVar("Found")
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from tests.cli.launcher import Done, Launcher
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 READY = "http listening on "
-STOP_TIMEOUT_S = 20.0
 
 
 def plain_environment() -> dict[str, str]:
@@ -44,7 +44,7 @@ def process(*arguments: str, directory: Path, **environment: str) -> Iterator[su
     finally:
         running.terminate()
         try:
-            running.communicate(timeout=STOP_TIMEOUT_S)
+            running.communicate(timeout=PATIENCE_S)
         finally:
             running.kill()
             running.wait()

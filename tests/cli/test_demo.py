@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 from tests.cli.conftest import Smista, process
+from tests.waiting import PATIENCE_S
 
 
 def brokers(directory: Path) -> list[str]:
@@ -45,6 +46,6 @@ def test_a_signal_ends_it_and_its_broker(tmp_path: Path) -> None:
                 break
         assert brokers(tmp_path) != []
         telling.send_signal(signal.SIGTERM)
-        assert telling.wait(30) == 130
+        assert telling.wait(PATIENCE_S) == 130
     assert brokers(tmp_path) == []
     assert [path.name for path in tmp_path.iterdir()] == ["stderr.txt"]

@@ -11,6 +11,7 @@ import pytest
 from smista.spark.pipelines import compact
 from tests.cli.conftest import Smista
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 NOBODY = "http://127.0.0.1:1"
 SPARK = ("--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=1")
@@ -75,13 +76,15 @@ def test_without_pyspark_it_says_how_to_get_it(offline: Smista, tmp_path: Path) 
         "util.find_spec = lambda name, *rest: None if name == 'pyspark' else find(name, *rest)\n"
     )
     command = [sys.executable, "-m", "smista", "pipeline", "reconcile"]
-    done = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert "pip install 'smista[spark]'" in done.stderr
 
 
 def test_each_is_a_program_of_its_own_too(tmp_path: Path) -> None:
     command = [sys.executable, compact.__file__, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("Error: There is no archive in")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.cli.conftest import Smista, plain_environment
+from tests.waiting import PATIENCE_S
 
 
 def bodies(smista: Smista, queue: str) -> list[object]:
@@ -39,7 +40,7 @@ def test_lines_come_through_as_they_are_written(url: str, smista: Smista, queue:
         putting.stdin.write(b"first\n")
         putting.stdin.flush()
         arrived = smista("get", queue, "--wait", "20s", "--body")
-        putting.communicate(b"second\n", timeout=20)
+        putting.communicate(b"second\n", timeout=PATIENCE_S)
     assert (arrived.out, putting.returncode) == ("first\n", 0)
 
 

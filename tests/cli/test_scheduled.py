@@ -35,7 +35,7 @@ def test_change_gives_another_time(smista: Smista, queue: str, late: str) -> Non
     assert smista("scheduled", "change", queue, late, "--at", "2099-01-01T00:00:00+00:00").code == 0
     assert smista("scheduled", "list", queue, "--json").lines[0]["ready_at_ms"] == 4_070_908_800_000
     assert smista("scheduled", "change", queue, late, "--delay", "0").out == "Changed 1 message.\n"
-    assert smista("get", queue, "--wait", "10s", "--body").out == "x\n"
+    assert smista("get", queue, "--wait", "20s", "--body").out == "x\n"
 
 
 def test_change_wants_either_a_delay_or_an_instant(smista: Smista, queue: str, late: str) -> None:

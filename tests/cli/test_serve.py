@@ -10,6 +10,7 @@ import pytest
 from smista.server.settings import ServerSettings, flag
 from tests.cli.conftest import Smista, address_of, process
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 
 def test_every_setting_is_a_flag_with_what_it_means(offline: Smista) -> None:
@@ -79,7 +80,7 @@ def test_it_serves_from_a_file_of_settings_keeps_its_data_and_stops_when_told(of
         address = address_of(serving)
         assert offline("--url", address, "put", "orders", "x", "--declare").code == 0
         serving.send_signal(signal.SIGTERM)
-        assert serving.wait(20) == 0
+        assert serving.wait(PATIENCE_S) == 0
     assert (tmp_path / "here" / "log.db").exists()
     with ServerProcess(tmp_path / "here") as server:
         assert offline("--url", server.url, "get", "orders", "--body").out == "x\n"

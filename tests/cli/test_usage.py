@@ -11,6 +11,7 @@ import pytest
 
 from smista import __version__
 from tests.cli.conftest import Smista, plain_environment
+from tests.waiting import PATIENCE_S
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -90,14 +91,16 @@ def test_an_interrupt_is_130_without_a_word(smista: Smista, url: str, queue: str
         putting.stdin.flush()
         assert smista("get", queue, "--wait", "20s").code == 0
         putting.send_signal(signal.SIGINT)
-        out, err = putting.communicate(timeout=20)
+        out, err = putting.communicate(timeout=PATIENCE_S)
     assert (putting.returncode, out, err) == (130, b"", b"")
 
 
 def test_a_reader_that_goes_away_ends_it_without_a_word(smista: Smista, url: str, queue: str) -> None:
     smista("put", queue, *("x" * 500 for _ in range(400)))
     script = f"{sys.executable} -m smista --url {url} browse {queue} --limit 1000 --json | head -1 | wc -l"
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=plain_environment(), timeout=30)
+    done = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, env=plain_environment(), timeout=PATIENCE_S
+    )
     assert (done.stdout.strip(), done.stderr) == ("1", "")
 
 
@@ -143,5 +146,5 @@ def on_a_terminal(*arguments: str, typed: bytes = b"", interrupt_after: str = "\
             pass  # so Linux says that the other end is closed
         finally:
             os.close(ours)
-        running.wait(timeout=20)
+        running.wait(timeout=PATIENCE_S)
     return seen.decode()

@@ -1,11 +1,11 @@
 """`worker`: a program's consumers, run from the command line."""
 
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Smista, process
+from tests.waiting import PATIENCE_S, eventually
 
 PROGRAM = """
 from smista import Worker
@@ -32,7 +32,7 @@ def test_it_runs_the_consumers_and_stops_when_told(smista: Smista, url: str, que
         assert working.stdout.readline() == "cooked pizza\n"
         _until_idle(smista, queue)
         working.terminate()
-        assert working.wait(20) == 0
+        assert working.wait(PATIENCE_S) == 0
 
 
 def test_it_starts_anew_when_the_program_changes(smista: Smista, url: str, queue: str, program: Path) -> None:
@@ -47,19 +47,11 @@ def test_it_starts_anew_when_the_program_changes(smista: Smista, url: str, queue
 
 
 def _until_idle(smista: Smista, queue: str) -> None:
-    _until(lambda: smista("stats", queue, "--json").json["depth"] == 0)
+    eventually(lambda: smista("stats", queue, "--json").json["depth"] == 0)
 
 
 def _until_consumed_anew(smista: Smista, queue: str) -> None:
-    _until(lambda: smista("stats", queue, "--json").json["consumers"] == 0)
-
-
-def _until(condition: object) -> None:
-    assert callable(condition)
-    ends_at_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < ends_at_s
-        time.sleep(0.02)
+    eventually(lambda: smista("stats", queue, "--json").json["consumers"] == 0)
 
 
 def test_a_namespace_is_not_for_the_command_line(offline: Smista) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.crash.amqp_crew import CREWS, AioPikaCrew, AmqpLedger, RawCrew, set_up
 from tests.crash.door_ledger import body_of
 from tests.server_process import ServerProcess
+from tests.waiting import eventually
 
 KILLS = {"raw": 34, "aio-pika": 16}
 LONG = 5 if os.environ.get("SMISTA_LONG") else 1
@@ -34,14 +35,7 @@ def progress(ledger: AmqpLedger) -> None:
     """Return when this life of the broker has confirmed, delivered and kept something."""
     names = ("confirmed", "delivered", "acks known to be on disk")
     before = {name: ledger.totals[name] for name in names}
-    wait_until(lambda: all(ledger.totals[name] > before[name] for name in names))
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 120
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.005)
+    eventually(lambda: all(ledger.totals[name] > before[name] for name in names))
 
 
 def kill(server: ServerProcess, ledger: AmqpLedger) -> None:
@@ -66,7 +60,7 @@ def test_no_kill_breaks_a_promise(tmp_path: Path, kind: str, tell: Callable[[str
                 server.restart()
             progress(ledger)
             crew.is_publishing = False
-            wait_until(lambda: not ledger.lost())
+            eventually(lambda: not ledger.lost())
     totals = ledger.totals
     tell(
         f"kills of a server, AMQP by {kind}: {totals['kills']} kills; {totals['confirmed']} publishes confirmed to two "

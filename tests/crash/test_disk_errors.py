@@ -20,6 +20,7 @@ from tests.crash.client import Client
 from tests.crash.ledger import Checker, Ledger, Outcome, Violation, check, contents
 from tests.crash.workload import ROOMY, SMALL, Clients
 from tests.faults.failing import FailingDisk, failing_disk
+from tests.waiting import until
 
 KIB, MIB = 1 << 10, 1 << 20
 ERRORS = 100 if os.environ.get("SMISTA_LONG") else 30
@@ -131,12 +132,6 @@ class SmallDisk:
 
     def free_bytes(self) -> int:
         return max(0, self._capacity_bytes - used_bytes(self._directory))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 (the broker tells nobody when it takes publishes again)
-            await asyncio.sleep(0.002)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.ledger import GONE, check, read_ledger
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 KILLS = 250 if os.environ.get("SMISTA_LONG") else 26
@@ -30,7 +31,7 @@ def start(directory: Path, ledger: Path, session: int, *arguments: str) -> subpr
 
 
 def end(child: subprocess.Popen[bytes]) -> tuple[str, str]:
-    out, errors = child.communicate(timeout=60)
+    out, errors = child.communicate(timeout=PATIENCE_S)
     return out.decode(), errors.decode()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from smista import Client
+from tests.waiting import PATIENCE_S
 
 _numbers = itertools.count(1)
 
@@ -38,14 +39,14 @@ class Queues:
         return stats["ready"], stats["in_flight"]
 
     def get(self, path: str) -> dict[str, Any]:
-        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=PATIENCE_S) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
     def post(self, path: str, **fields: Any) -> dict[str, Any]:
         content = json.dumps(fields).encode()
         request = urllib.request.Request(self.url + path, content, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 

@@ -18,6 +18,7 @@ import pytest
 from smista.spark import java
 from tests.spark.conftest import ROOT
 from tests.spark.queues import Queues, bodies
+from tests.waiting import PATIENCE_S, SPARK_PATIENCE_S
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -38,7 +39,9 @@ def run_job(environment: dict[str, str], master: str, queues: Queues, folder: Pa
     queue = queues.new(bodies(400))
     queues.client.declare_queue(f"{queue}-copy")
     command = [sys.executable, "-m", "tests.spark.cluster_job", master, queues.url, queue, str(folder)]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=SPARK_PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.split()[:2] == ["log", "400"]
     assert sorted(queues.take_all(f"{queue}-copy")) == bodies(400)
@@ -46,15 +49,13 @@ def run_job(environment: dict[str, str], master: str, queues: Queues, folder: Pa
 
 
 @contextlib.contextmanager
-def started(
-    environment: dict[str, str], folder: Path, command: list[str], *, says: str, within_s: float = 120
-) -> Iterator[str]:
+def started(environment: dict[str, str], folder: Path, command: list[str], *, says: str) -> Iterator[str]:
     """A process of Spark's, once it has said what it should; yields that."""
     said = folder / f"{re.sub(r'[^A-Za-z]', '', command[1])}.txt"
     with said.open("w") as output:
         process = subprocess.Popen(command, env=environment, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
     try:
-        gives_up_at = time.monotonic() + within_s
+        gives_up_at = time.monotonic() + SPARK_PATIENCE_S
         while (found := re.search(says, said.read_text())) is None:
             assert process.poll() is None, said.read_text()[-3000:]
             assert time.monotonic() < gives_up_at, said.read_text()[-3000:]
@@ -63,10 +64,10 @@ def started(
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(30)
+            process.wait(PATIENCE_S)
 
 
 def free_port() -> int:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.queues import Queues, bodies, forget_commit
+from tests.waiting import SPARK_PATIENCE_S, eventually
 
 Batch = Callable[[DataFrame, int], None]
 
@@ -40,7 +41,7 @@ class Consumer:
 
     def run(self, sink: Batch | None = None, **options: Any) -> StreamingQuery:
         query = self.start(sink, **options)
-        query.awaitTermination(120)
+        assert query.awaitTermination(SPARK_PATIENCE_S)
         return query
 
     @property
@@ -51,13 +52,6 @@ class Consumer:
 @pytest.fixture
 def consumer(spark: SparkSession, queues: Queues, tmp_path: Path) -> Consumer:
     return Consumer(spark, queues, queues.new(bodies(500)), tmp_path)
-
-
-def until(is_so: Callable[[], bool], *, within_s: float = 60) -> None:
-    gives_up_at = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < gives_up_at
-        time.sleep(0.1)
 
 
 def refuse(batch: DataFrame, number: int) -> None:
@@ -76,10 +70,10 @@ def test_a_query_that_ends_by_itself_leaves_nothing_in_flight(consumer: Consumer
 def test_the_last_batch_before_a_pause_is_acknowledged_while_the_query_waits(consumer: Consumer) -> None:
     query = consumer.start(ends=False)
     try:
-        until(lambda: consumer.queues.counts(consumer.queue) == (0, 0))
+        eventually(lambda: consumer.queues.counts(consumer.queue) == (0, 0))
         consumer.queues.put(consumer.queue, bodies(10, start=500))
-        until(lambda: len(consumer.all_rows) == 510)
-        until(lambda: consumer.queues.counts(consumer.queue) == (0, 0))
+        eventually(lambda: len(consumer.all_rows) == 510)
+        eventually(lambda: consumer.queues.counts(consumer.queue) == (0, 0))
     finally:
         query.stop()
     assert consumer.all_rows == bodies(510)
@@ -120,7 +114,7 @@ def test_what_was_claimed_by_a_driver_that_died_before_it_noted_that_is_read(con
 def test_a_claim_that_ran_out_is_an_error_and_its_messages_come_again(consumer: Consumer) -> None:
     with pytest.raises(StreamingQueryException, match="the sink is down"):
         consumer.run(refuse, leaseMs=1000)
-    until(lambda: consumer.queues.counts(consumer.queue) == (500, 0))
+    eventually(lambda: consumer.queues.counts(consumer.queue) == (500, 0))
     with pytest.raises(StreamingQueryException, match=r"Claim 1 of consumer 'spark' .* Raise leaseMs"):
         consumer.run()
     assert consumer.rows == {}
@@ -132,24 +126,30 @@ def test_a_claim_that_ran_out_is_an_error_and_its_messages_come_again(consumer: 
 def test_a_second_query_of_the_same_consumer_is_refused(consumer: Consumer, tmp_path: Path) -> None:
     first = consumer.start(ends=False)
     try:
-        until(lambda: consumer.queues.counts(consumer.queue) == (0, 0))
+        eventually(lambda: consumer.queues.counts(consumer.queue) == (0, 0))
         other = Consumer(consumer.spark, consumer.queues, consumer.queue, tmp_path / "other")
         consumer.queues.put(consumer.queue, bodies(10, start=500))
         with pytest.raises(StreamingQueryException, match=r"Consumer 'spark' of queue .* is in use by session"):
             other.run()
         assert other.rows == {}
-        until(lambda: len(consumer.all_rows) == 510)
+        eventually(lambda: len(consumer.all_rows) == 510)
         assert first.isActive
     finally:
         first.stop()
 
 
 def test_a_batch_waits_for_enough_rows_but_not_for_ever(consumer: Consumer) -> None:
-    query = consumer.start(ends=False, minRowsPerTrigger=600, maxRowsPerTrigger=1000, maxTriggerDelay="8s")
+    came_at_s: list[float] = []
+
+    def keep(batch: DataFrame, number: int) -> None:
+        came_at_s.append(time.monotonic())
+        consumer.keep(batch, number)
+
+    started_s = time.monotonic()
+    query = consumer.start(keep, ends=False, minRowsPerTrigger=600, maxRowsPerTrigger=1000, maxTriggerDelay="8s")
     try:
-        time.sleep(4)
-        assert consumer.all_rows == []
-        until(lambda: len(consumer.all_rows) == 500)
+        eventually(lambda: len(consumer.all_rows) == 500)
+        assert came_at_s[0] - started_s >= 8
     finally:
         query.stop()
 
@@ -165,7 +165,7 @@ def test_batches_without_rows_pass(consumer: Consumer) -> None:
         found.append(sum(row["count"] for row in batch.collect()))
 
     writer = counted.writeStream.foreachBatch(keep).option("checkpointLocation", str(consumer.checkpoint))
-    writer.outputMode("append").trigger(availableNow=True).start().awaitTermination(120)
+    assert writer.outputMode("append").trigger(availableNow=True).start().awaitTermination(SPARK_PATIENCE_S)
     assert len(found) == 2
     assert consumer.queues.counts(consumer.queue) == (0, 0)
 

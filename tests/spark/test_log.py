@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.queues import Queues, bodies, forget_commit
+from tests.waiting import SPARK_PATIENCE_S
 
 
 class Log:
@@ -31,7 +32,7 @@ class Log:
         named = {"endpoint": self.queues.url, "includeBody": "true", "kinds": "enqueued"}
         frame = self.spark.readStream.format("smista").options(**(named | options)).load()
         writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / "checkpoint"))
-        writer.trigger(availableNow=True).start().awaitTermination(120)
+        assert writer.trigger(availableNow=True).start().awaitTermination(SPARK_PATIENCE_S)
         return found
 
     @property

@@ -20,6 +20,7 @@ from smista.spark.pipelines.manifests import Archive
 from tests.spark.conftest import ROOT
 from tests.spark.queues import Queues, bodies
 from tests.spark.test_clusters import SPARK_HOME
+from tests.waiting import SPARK_PATIENCE_S
 
 PIPELINES = Path(a_pipeline.__file__).parent
 
@@ -46,7 +47,9 @@ def submit(
     }
     command = [str(SPARK_HOME / "bin/spark-submit"), *options, "--conf", "spark.ui.enabled=false"]
     command += [str(PIPELINES / f"{pipeline}.py"), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=SPARK_PATIENCE_S, check=False
+    )
 
 
 def summary(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
