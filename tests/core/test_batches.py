@@ -119,3 +119,23 @@ def test_a_batch_id_that_is_none_is_refused(orders: Bench, wrong: str) -> None:
     with pytest.raises(InvalidArgument, match="batch_id"):
         orders.publish_all(batch(2), batch_id=wrong)
     assert orders.queue.depth == 0
+
+
+@pytest.mark.parametrize("after", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("before", KINDS.values(), ids=KINDS)
+def test_a_batch_is_recognised_whatever_was_altered_meanwhile(before: QueueSettings, after: QueueSettings) -> None:
+    bench = Bench(before)
+    first = bench.publish_all(batch(5), batch_id="b1")
+    bench.alter(after)
+    again = bench.publish_all(batch(5), batch_id="b1")
+    assert [one.number for one in again if isinstance(one, Placed)] == [
+        one.number for one in first if isinstance(one, Placed)
+    ]
+    assert bench.queue.message_count == 5
+
+
+def test_the_longest_batch_id_has_room_for_places() -> None:
+    bench = Bench(QueueSettings(max_depth=100))
+    for _ in range(2):
+        bench.publish_all(batch(3), batch_id="b" * 512)
+    assert bench.queue.depth == 3

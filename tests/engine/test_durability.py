@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from smista.core.message import Publication
@@ -274,3 +275,20 @@ async def test_closing_with_a_full_disk_ends_and_says_that_the_outcome_is_unknow
         await broker.close()
         with pytest.raises(OutcomeUnknown):
             await publishing
+
+
+async def test_closing_with_a_full_disk_ends_while_the_log_is_being_reclaimed() -> None:
+    place = MemoryPlace()
+    settings = msgspec.structs.replace(SETTINGS, log_retention_ms=0, log_retention_bytes=0, log_slack_bytes=0)
+    bench = Bench(place, settings)
+    await bench.open()
+    await bench.declare()
+    await bench.publish(b"alive")
+    place.log.is_full = True
+    publish = asyncio.ensure_future(bench.publish(*[b"x" * 1000] * 10))
+    await until(lambda: bench.broker.refusal is not None)
+    bench.broker._keeper._spawn(bench.broker._keeper._reclaim())
+    await turns()
+    await bench.broker.close()
+    with pytest.raises(OutcomeUnknown):
+        await publish

@@ -11,7 +11,7 @@ from smista.core.errors import QueueNotFound, StaleReceipt
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Publication, Reason, State
 from smista.core.settings import DeadLetterMode, QueueSettings
-from smista.engine import Broker
+from smista.engine import FOREVER_MS, Broker
 from tests.engine.bench import LONGEST_WAIT_MS, SETTINGS, SHORT_MS, Bench, Consumer, KeptLog, stored, turns
 
 
@@ -273,3 +273,26 @@ async def test_states_are_kept_one_by_one(orders: Bench) -> None:
         b"dead": State.DEAD,
         b"scheduled": State.SCHEDULED,
     }
+
+
+async def test_a_queue_that_expires_has_its_whole_time_again(orders: Bench) -> None:
+    """Who used it, and when, is not in the log. As in RabbitMQ."""
+    await orders.declare("idle", QueueSettings(expires_ms=60_000))
+    orders.broker.subscribe("idle", lambda deliveries: None)
+    await orders.publish(b"confirmed", queue="idle")
+    orders.pass_time(ms=100_000)
+    await orders.restart()
+    orders.pass_time(ms=50_000)
+    await turns()
+    assert orders.broker.message_count("idle") == 1
+
+
+async def test_what_is_released_at_the_start_may_need_a_dead_letter_queue(orders: Bench) -> None:
+    """Held without a deadline by a consumer of the last run, and expired meanwhile: its dead-letter queue is made while
+    the queues are gone through."""
+    await orders.declare("brief", QueueSettings(message_ttl_ms=5_000))
+    await orders.publish(b"x", queue="brief")
+    await orders.receive_one("brief", lease_ms=FOREVER_MS)
+    orders.pass_time(ms=10_000)
+    await orders.restart()
+    assert orders.counts("brief_dlq") == (1, 0, 0, 0)

@@ -10,9 +10,10 @@ from smista.core.exchanges import ExchangeNotFound
 from smista.core.message import Envelope, Publication
 from smista.core.settings import Overflow, QueueSettings
 from smista.core.staging import Commit, Load, Part, Row
-from smista.engine import BrokerSettings
+from smista.engine import Broker, BrokerSettings
 from smista.errors import BrokerError
-from tests.engine.bench import Bench
+from smista.log import MemoryLog
+from tests.engine.bench import Bench, MemoryPlace
 
 PARTS = (Part(0, 0, 6, 1), Part(1, 2, 4, 2))
 
@@ -207,3 +208,24 @@ async def test_batches_are_forgotten_in_time_but_never_unfinished_ones(
         await orders.broker.publish_staged(commit, rows())
     assert orders.broker.find_commit("job", "1") is None
     assert [commit.batch for commit in orders.broker.unfinished_commits()] == ["unfinished"]
+
+
+async def test_a_slice_is_whole_at_every_block_though_consumers_are_served(kept: tuple[Bench, MemoryPlace]) -> None:
+    """Whatever prefix of the log a crash leaves: no row is there that the commit does not count as done."""
+    bench, place = kept
+    await bench.restart(BrokerSettings(disk_free_bytes_min=0, block_bytes_max=500))
+    settings = QueueSettings(limit_ready_only=True, max_depth=100, overflow=Overflow.DROP_OLDEST)
+    await bench.declare("orders", settings)
+    bench.broker.subscribe("orders", lambda deliveries: None, prefetch=7)
+    commit = intent()
+    await bench.broker.begin_commit(commit, LOADS)
+    await bench.broker.publish_staged(commit, rows())
+    await bench.broker.durable()
+    for end in range(place.log.first_position, place.log.next_position):
+        log = MemoryLog()
+        for position in range(1, end + 1):
+            log.append(position, place.log.read(position))
+        async with await Broker.open(log) as broker:
+            published = broker.stats("orders").published_total if "orders" in broker.queue_names() else 0
+            found = broker.find_commit("job", "7")
+            assert published == (0 if found is None else found.done)

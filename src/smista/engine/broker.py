@@ -36,16 +36,16 @@ from smista.core.settings import DEFAULT, QueueSettings
 from smista.core.settling import Outcome
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.claiming import WAIT_MS_MAX
-from smista.engine.consumers import RECEIVED_BYTES_MAX, CreditPool, Poll, Subscription
+from smista.engine.consumers import RECEIVED_BYTES_MAX, CreditPool, Poll, Subscription, deleted
 from smista.engine.delivery import Delivery, Published
-from smista.engine.running import STEP_BYTES_MAX, Leaver
+from smista.engine.running import SLICE, STEP_BYTES_MAX, Leaver
 from smista.engine.staging import StagingBroker
 from smista.errors import BrokerError
 
-SLICE = 1000
-"""How many messages of a queue are looked at before the rest of the loop has its turn ..."""
+LOOKED_AT_ONCE = 1000
+"""How many messages of a queue are looked at before the rest of the loop has its turn; or a tenth as many changed."""
 PAGE_SLICES = 20
-"""... and how often for one page, which may then be short."""
+"""How often that is done for one page, which may then be short."""
 
 
 class Broker(StagingBroker):
@@ -383,7 +383,13 @@ class Broker(StagingBroker):
             )
             self._after()
             if messages:
-                return await self._dispatcher.deliveries(messages)
+                deliveries = await self._dispatcher.deliveries(messages)
+                if deliveries or not wait_ms:
+                    return deliveries
+                # All of it went while it was being read.
+                now_ms = self._enter()
+                if source.is_deleted:
+                    raise deleted(source)
         if not wait_ms:
             return []
         return await self._poll(source, limit, wait_ms, lease_ms, consumer, now_ms, several_per_group)
@@ -704,15 +710,19 @@ class Broker(StagingBroker):
         """What is in the queue now and is accepted by a filter when its turn comes, the rest of the loop in between.
         What has left the queue by then, or has gone with it, does not come."""
         after, cut = 0, self._state.next_sequence
-        while sequences := browsing.sequences_after(queue, after, SLICE):
-            for sequence in sequences:
-                if sequence >= cut:
+        work = 0
+        while sequences := browsing.sequences_after(queue, after, LOOKED_AT_ONCE):
+            for after in sequences:
+                if after >= cut:
                     return
-                message = queue.find(sequence)
+                message = queue.find(after)
+                work += 1
                 if message is not None and wanted.accepts(message):
+                    work += LOOKED_AT_ONCE // SLICE
                     yield message
-            after = sequences[-1]
-            await asyncio.sleep(0)
+                if work >= LOOKED_AT_ONCE:
+                    work = 0
+                    await asyncio.sleep(0)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

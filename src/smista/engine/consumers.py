@@ -20,6 +20,7 @@ from smista.core.errors import ConsumerNotFound, QueueDeleted, QueueInExclusiveU
 from smista.core.message import Receipt
 from smista.core.queue import Queue
 from smista.core.waiting import WaitingLine
+from smista.engine.clock import Clock
 from smista.engine.delivery import Delivery
 from smista.errors import BrokerError
 
@@ -164,7 +165,8 @@ class Watch:
 class Consumers:
     """The waiting ones of all queues."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._watches: dict[int, Watch] = {}
 
     def watch(self, queue: Queue) -> Watch | None:
@@ -252,6 +254,8 @@ class Consumers:
         if not is_used and self._watches.get(queue.number) is watch:
             del self._watches[queue.number]
             queue.is_watched = False
+            # Waiting is use, until it ends.
+            queue.used_at_ms = self._clock.now_ms()
 
     def settled(self, subscription: Subscription) -> None:
         """Messages it held were let go: their credit is free again."""

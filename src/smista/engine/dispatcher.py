@@ -36,7 +36,7 @@ class Dispatcher:
         self._after = after
         self._give_back = give_back
         self._fetching: set[asyncio.Task[None]] = set()
-        self.consumers = Consumers()
+        self.consumers = Consumers(clock)
         self.keeper: Keeper
         """Set by the broker: each needs the other."""
 

@@ -274,6 +274,7 @@ class Keeper:
                         block = await self._read(position)
                     except LogDamaged as damage:
                         if not await self._save_unread(position, damage):
+                            await self._drop(position)
                             await self._wait(RECLAIM_AGAIN_S)
                             continue
                     else:

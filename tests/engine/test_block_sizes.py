@@ -1,0 +1,165 @@
+"""No path writes a block of any size: steps are bounded, and a body is written once however many queues get it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
+from smista.core.message import Publication
+from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
+from smista.core.staging import Commit, Load, Part, Row
+from smista.engine import Broker, BrokerSettings
+from smista.engine import broker as broker_module
+from smista.engine import staging as staging_module
+from smista.engine.running import STEP_BYTES_MAX
+from tests.engine.bench import Bench, MemoryPlace, turns, until
+
+STEP = 20_000
+BODY = b"x" * 3000
+COUNT = 60
+BOUND = STEP + 2 * len(BODY) + 4000
+"""A step, and what else may stand in its block: some small records, a body that was under way."""
+
+Kept = tuple[Bench, MemoryPlace]
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (broker_module, staging_module):
+        monkeypatch.setattr(module, "STEP_BYTES_MAX", STEP)
+
+
+async def opened(kept: Kept) -> Broker:
+    bench, _ = kept
+    await bench.restart(msgspec.structs.replace(bench.settings, block_bytes_max=STEP // 2))
+    return bench.broker
+
+
+def largest(place: MemoryPlace) -> int:
+    log = place.log
+    return max(len(log.read(position)) for position in range(log.first_position, log.next_position))
+
+
+async def fan(bench: Bench, *queues: str) -> None:
+    await bench.broker.declare_exchange("fan", ExchangeSettings(ExchangeKind.FANOUT))
+    for queue in queues:
+        await bench.declare(queue)
+        await bench.broker.bind(Binding.to_queue("fan", queue))
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("batch_id", [None, "b"])
+async def test_a_batch(kept: Kept, batch_id: str | None) -> None:
+    broker = await opened(kept)
+    await kept[0].declare()
+    batch = [Publication(b"%d" % number + BODY) for number in range(COUNT)]
+    for _ in range(2):
+        results = await broker.publish("orders", batch, batch_id=batch_id)
+    assert len(results) == COUNT
+    assert kept[0].counts()[0] == (2 * COUNT if batch_id is None else COUNT)
+    assert largest(kept[1]) <= BOUND
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_bodies_published_alike(kept: Kept) -> None:
+    broker = await opened(kept)
+    await kept[0].declare("orders", QueueSettings(body_bytes_max=len(BODY)))
+    bodies = [BODY] * COUNT
+    bodies[7] = bodies[40] = BODY + b"too large"
+    refused = broker.publish_alike_now("orders", bodies, Publication(BODY))
+    assert [place for place, _ in refused] == [7, 40]
+    await broker.durable()
+    assert kept[0].counts()[0] == COUNT - 2
+    assert largest(kept[1]) <= BOUND
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("exchange", [None, "fan"])
+async def test_a_staged_batch(kept: Kept, exchange: str | None) -> None:
+    broker = await opened(kept)
+    queues = ["orders"] if exchange is None else [f"q{number}" for number in range(20)]
+    await fan(kept[0], *queues)
+    commit = Commit(
+        job="j",
+        batch="1",
+        namespace="/",
+        queue="orders" if exchange is None else None,
+        exchange=exchange,
+        parts=(Part(0, 0, COUNT, 0),),
+        rows=COUNT,
+        at_ms=0,
+    )
+    await broker.begin_commit(commit, {queue: Load() for queue in queues})
+    await broker.publish_staged(commit, [Row(Publication(BODY)) for _ in range(COUNT)])
+    await broker.durable()
+    assert [kept[0].counts(queue)[0] for queue in queues] == [COUNT] * len(queues)
+    assert largest(kept[1]) <= BOUND + COUNT * len(queues) * 30
+
+
+@pytest.mark.parametrize("how", ["nack", "vanish", "expire", "overflow", "release"])
+async def test_copies_of_dead_letters(kept: Kept, how: str) -> None:
+    """To twelve queues each: every letter's body is written once more for all of them, and no block holds many."""
+    bench, place = kept
+    broker = await opened(kept)
+    targets = [f"d{number}" for number in range(12)]
+    await fan(bench, *targets)
+    settings = QueueSettings(
+        dead_letter=DeadLetterMode.MOVE,
+        dead_letter_exchange="fan",
+        max_retries=0,
+        message_ttl_ms=5000 if how in ("expire", "release") else None,
+    )
+    await bench.declare("orders", settings)
+    for _ in range(COUNT):
+        await bench.publish(BODY)
+    if how == "nack":
+        await bench.reject(*await broker.receive("orders", COUNT))
+    elif how == "vanish":
+        subscription = broker.subscribe("orders", lambda deliveries: None, prefetch=COUNT)
+        await until(lambda: bench.counts()[2] == COUNT)
+        broker.cancel(subscription, is_vanished=True)
+    elif how == "expire":
+        bench.pass_time(ms=6000)
+    elif how == "release":
+        deliveries = await broker.receive("orders", COUNT)
+        bench.pass_time(ms=6000)
+        await broker.release([delivery.receipt for delivery in deliveries])
+    else:
+        limited = msgspec.structs.replace(
+            settings, limit_ready_only=True, max_depth=0, overflow=Overflow.DEAD_LETTER_OLDEST
+        )
+        await broker.alter_queue("orders", limited)
+        await bench.publish(b"last")
+    await until(lambda: bench.counts("d11")[0] >= COUNT)
+    await broker.durable()
+    assert largest(place) <= BOUND
+    written = sum(len(place.log.read(position)) for position in range(1, place.log.next_position))
+    assert written < COUNT * len(BODY) * 3
+
+
+async def test_relocated_messages_with_long_histories(kept: Kept) -> None:
+    """What is known of a message may be much larger than what was written of it at first."""
+    bench, place = kept
+    await bench.restart(
+        msgspec.structs.replace(
+            bench.settings, block_bytes_max=STEP // 2, log_retention_ms=0, log_retention_bytes=0, log_slack_bytes=0
+        )
+    )
+    await bench.declare("orders", QueueSettings(max_retries=None))
+    await bench.publish(*[b"x"] * COUNT)
+    for _ in range(8):
+        deliveries = await bench.broker.receive("orders", COUNT)
+        await bench.broker.nack([one.receipt for one in deliveries], delay_ms=0, error="e" * 1000)
+    await bench.declare("other")
+    while place.log.first_position < 10:
+        await bench.publish(BODY, queue="other")
+        await bench.acknowledge(await bench.receive_one("other"))
+        await turns()
+    assert largest(place) <= BOUND + 8 * 1100
+    await bench.restart()
+    assert bench.counts()[0] == COUNT
+
+
+def test_the_real_bounds_fit_the_log() -> None:
+    assert STEP_BYTES_MAX + 2 * (128 << 20) + BrokerSettings().block_bytes_max < 512 << 20
