@@ -52,6 +52,8 @@ class Staging:
         self._commits: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._staging: Counter[tuple[str, str]] = Counter()
         """How many parts of each batch are on their way in."""
+        self._discarding: set[tuple[str, str]] = set()
+        """Batches whose files are being removed: nothing else may be done with them until that is over."""
         self._sweeping: asyncio.Task[None] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -119,12 +121,29 @@ class Staging:
         check_name("job", job)
         check_name("batch", batch)
         self._check_free(job, batch)
-        return await asyncio.to_thread(self.files.discard, job, batch)
+        return await asyncio.shield(self._discard(job, batch))
+
+    def _discard(self, job: str, batch: str) -> asyncio.Task[int]:
+        """A task of its own: who asked may be gone before the files are."""
+
+        async def discard() -> int:
+            try:
+                return await asyncio.to_thread(self.files.discard, job, batch)
+            finally:
+                self._discarding.discard((job, batch))
+
+        self._discarding.add((job, batch))
+        return asyncio.create_task(discard())
 
     def _check_free(self, job: str, batch: str) -> None:
+        self._check_not_discarded(job, batch)
         commit = self._broker().find_commit(job, batch)
         if (job, batch) in self._commits or (commit is not None and not commit.is_done):
             raise StageBusy(f"Batch {batch} of job {job!r} is being committed; wait for that.")
+
+    def _check_not_discarded(self, job: str, batch: str) -> None:
+        if (job, batch) in self._discarding:
+            raise StageBusy(f"Batch {batch} of job {job!r} is being discarded; wait for that.")
 
     # -- committing ---------------------------------------------------------------------------------------------------
 
@@ -141,6 +160,7 @@ class Staging:
         """Publish all rows of exactly these parts, or nothing; again, nothing. Returns when all of it is durable."""
         check_name("job", job)
         check_name("batch", batch)
+        self._check_not_discarded(job, batch)
         running, known = self._commits.get((job, batch)), self._broker().find_commit(job, batch)
         is_repeated = running is not None or known is not None
         if running is None:
