@@ -307,3 +307,30 @@ def test_statistics_show_what_is_claimed(orders: ClaimBench) -> None:
     orders.made(0, 4)
     found = stats(orders.queue, claimants=claims.claimants(orders.state, orders.queue), now_ms=orders.now_ms)
     assert (found.claims, found.claimed, found.acked_late_total) == (1, 4, 0)
+
+
+def test_of_too_many_consumers_the_one_not_seen_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "CLAIMANTS_KEPT", 3)
+    bench = ClaimBench()
+    bench.publish_many(1)
+    bench.made(0, consumer="holds")
+    for name in ("b", "c", "d"):
+        bench.now_ms += 1000
+        bench.seize(consumer=name)
+    assert set(bench.state.claimants[bench.queue.number]) == {"holds", "c", "d"}
+    bench.now_ms += 1000
+    bench.seize(consumer="c")
+    bench.seize(consumer="e")
+    assert set(bench.state.claimants[bench.queue.number]) == {"holds", "c", "e"}
+    serials = [one.serial for one in bench.state.claimants[bench.queue.number].values()]
+    assert len(set(serials)) == 3, "each has its own place in the calendar"
+
+
+def test_consumers_that_hold_claims_are_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "CLAIMANTS_KEPT", 2)
+    bench = ClaimBench()
+    bench.publish_many(2)
+    for name in ("a", "b"):
+        bench.made(0, 1, consumer=name)
+    with pytest.raises(ConsumerInUse, match="as many as it remembers"):
+        bench.seize(consumer="c")

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from smista.core import claims
 from smista.core.errors import (
     ClaimBroken,
     ClaimExpired,
@@ -361,3 +362,13 @@ async def test_the_loop_is_not_held_while_a_large_claim_is_made_read_and_settled
     stop.set()
     # Several times what was measured on a quiet machine.
     assert await watching < 0.05
+
+
+async def test_a_consumer_that_was_forgotten_stays_so(orders: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "CLAIMANTS_KEPT", 2)
+    for name in ("a", "b", "c"):
+        await orders.broker.renew_claims("orders", name, 1000, session="s")
+    before = {view.consumer for view in orders.broker.claims("orders")}
+    assert len(before) == 2
+    await orders.restart()
+    assert {view.consumer for view in orders.broker.claims("orders")} == before

@@ -17,6 +17,8 @@ in flight like any others, but without a deadline of their own: the claim has on
                          ├─ time is up ───▶ EXPIRED        rows fail as after any lease: retried, or dead letters
                          └─ release ──────▶ RELEASED       rows are back in their places, not counted as failures
 
+- A queue remembers `CLAIMANTS_KEPT` consumers. For one more it forgets the one that holds nothing and was not seen for
+  the longest time; whoever comes back under that name begins at 1 again.
 - A session owns the consumer's name while it has been seen within `session_ms`; another one is refused until then, and
   afterwards takes over the name with its claims. Releasing gives up the name as well.
 
@@ -29,7 +31,7 @@ from __future__ import annotations
 
 import enum
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -41,6 +43,7 @@ from smista.core.retry import spread
 from smista.core.settling import acknowledge, fail, release
 from smista.core.state import BrokerState
 
+CLAIMANTS_KEPT = 1_000
 ENDED_KEPT = 1_000
 """How many claims that expired or were released a consumer remembers."""
 _ENTRIES = 1 << 60
@@ -189,7 +192,8 @@ def seize(
     if claimant is None:
         if not is_new:
             return find_claimant(state, queue, consumer)
-        claimant = by_name[consumer] = Claimant(queue.number, consumer, len(by_name))
+        _forget_one(state, queue, by_name)
+        claimant = by_name[consumer] = Claimant(queue.number, consumer, next_serial(by_name))
     if claimant.session != session:
         if claimant.session and now_ms - claimant.seen_at_ms < session_ms:
             raise ConsumerInUse(
@@ -201,6 +205,25 @@ def seize(
         state.journal.claimant_changed(queue, claimant)
     claimant.seen_at_ms = queue.used_at_ms = now_ms
     return claimant
+
+
+def next_serial(by_name: Mapping[str, Claimant]) -> int:
+    return 1 + max((claimant.serial for claimant in by_name.values()), default=-1)
+
+
+def _forget_one(state: BrokerState, queue: Queue, by_name: dict[str, Claimant]) -> None:
+    """Make room for one more consumer."""
+    if len(by_name) < CLAIMANTS_KEPT:
+        return
+    idle = [claimant for claimant in by_name.values() if not claimant.claims]
+    if not idle:
+        raise ConsumerInUse(
+            f"{len(by_name)} consumers hold claims of queue {queue.name!r}, which is as many as it remembers; let some "
+            "acknowledge or release theirs, or claim under one of their names."
+        )
+    forgotten = min(idle, key=lambda claimant: claimant.seen_at_ms)
+    del by_name[forgotten.consumer]
+    state.journal.claimant_forgotten(queue, forgotten)
 
 
 def look_up(queue: Queue, claimant: Claimant, number: int) -> Claim:

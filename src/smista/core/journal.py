@@ -97,6 +97,9 @@ class Journal:
     def claimant_changed(self, queue: Queue, claimant: Claimant) -> None:
         """All of a consumer that claims, but the rows. Sets where it lies."""
 
+    def claimant_forgotten(self, queue: Queue, claimant: Claimant) -> None:
+        """A consumer that holds nothing had to make room for another."""
+
     def committed(self, commit: Commit) -> None:
         """A staged batch is to be published, or so much of it was: all of it. Sets where it lies."""
 

@@ -12,7 +12,7 @@ from array import array
 
 import msgspec
 
-from smista.core.claims import Claim, Claimant, ClaimState, Rows, attach_claims
+from smista.core.claims import Claim, Claimant, ClaimState, Rows, attach_claims, next_serial
 from smista.core.staging import Commit, Part, apply_committed
 from smista.core.state import BrokerState
 from smista.log import records
@@ -39,6 +39,8 @@ class ClaimantRecord(msgspec.Struct, frozen=True, array_like=True):
     """Open and closing ones."""
     ended: list[tuple[int, ClaimState, int]]
     """Number, how, rows."""
+    is_forgotten: bool = False
+    """It had to make room for another one."""
 
 
 class CommitRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -69,7 +71,7 @@ def claimed_record(claim: Claim, rows: Rows) -> Claimed:
     )
 
 
-def claimant_record(claimant: Claimant) -> ClaimantRecord:
+def claimant_record(claimant: Claimant, *, is_forgotten: bool = False) -> ClaimantRecord:
     claims = [
         ClaimRecord(claim.number, claim.after, claim.state, claim.made_at_ms, claim.expires_at_ms, claim.row_count)
         for claim in claimant.claims.values()
@@ -83,6 +85,7 @@ def claimant_record(claimant: Claimant) -> ClaimantRecord:
         claimant.late_count,
         claims,
         [(number, how, rows) for number, (how, rows) in claimant.ended.items()],
+        is_forgotten,
     )
 
 
@@ -126,8 +129,12 @@ class ClaimRecovery:
     def claimant(self, data: memoryview, position: int) -> None:
         record = records.unpack(data, ClaimantRecord)
         by_name = self._state.claimants.setdefault(record.queue, {})
+        if record.is_forgotten:
+            by_name.pop(record.consumer, None)
+            self._rows.pop((record.queue, record.consumer), None)
+            return
         known = by_name.get(record.consumer)
-        claimant = Claimant(record.queue, record.consumer, len(by_name) if known is None else known.serial)
+        claimant = Claimant(record.queue, record.consumer, next_serial(by_name) if known is None else known.serial)
         claimant.session = record.session
         claimant.acknowledged = record.acknowledged
         claimant.last = record.last

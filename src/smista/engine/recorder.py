@@ -408,6 +408,10 @@ class Recorder(Journal):
             claimant.position = self.position
             self.note_lasting(records.packed(Kind.CLAIMANT, claimant_record(claimant)))
 
+    def claimant_forgotten(self, queue: Queue, claimant: Claimant) -> None:
+        if queue.settings.durable:
+            self.note(records.packed(Kind.CLAIMANT, claimant_record(claimant, is_forgotten=True)))
+
     def committed(self, commit: Commit) -> None:
         commit.position = self.position
         self.note_lasting(records.packed(Kind.COMMITTED, commit_record(commit)))
