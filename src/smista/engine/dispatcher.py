@@ -69,7 +69,9 @@ class Dispatcher:
             receipts = self._hold(watch, waiting, messages)
             if not self.keeper.are_at_hand(messages):
                 watch.is_fetching = True
-                task = asyncio.get_running_loop().create_task(self._fetch_and_hand_over(watch, waiting, messages))
+                task = asyncio.get_running_loop().create_task(
+                    self._fetch_and_hand_over(watch, waiting, messages, receipts)
+                )
                 self._fetching.add(task)
                 task.add_done_callback(self._fetching.discard)
                 break
@@ -81,6 +83,9 @@ class Dispatcher:
         receipts = list(map(receipt_of, messages))
         if self.keeper.are_at_hand(messages):
             return self._make(messages, receipts)
+        return await self._fetched(messages, receipts)
+
+    async def _fetched(self, messages: list[Message], receipts: list[Receipt]) -> list[Delivery]:
         try:
             await self.keeper.fetch(messages)
         except BaseException:
@@ -147,9 +152,11 @@ class Dispatcher:
             # All of it went while it was being read: the poll goes on.
             self.consumers.add_poll(waiting)
 
-    async def _fetch_and_hand_over(self, watch: Watch, waiting: Waiting, messages: list[Message]) -> None:
+    async def _fetch_and_hand_over(
+        self, watch: Watch, waiting: Waiting, messages: list[Message], receipts: list[Receipt]
+    ) -> None:
         try:
-            self._hand_over(waiting, await self.deliveries(messages))
+            self._hand_over(waiting, await self._fetched(messages, receipts))
         finally:
             watch.is_fetching = False
         self.serve(waiting.queue)
