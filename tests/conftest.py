@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ TESTS = Path(__file__).parent
 SLOW = ("cli", "client", "protocols", "server", "spark")
 QUICK = ("protocols/amqp/test_codec.py", "protocols/http/test_metrics.py", "server/test_settings.py")
 
+
+# Whatever starts tests in the background has them ignore Ctrl-C, and so would every program that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes, and how many can be made up in a second, says something about the machine alone.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])

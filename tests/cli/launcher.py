@@ -24,8 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.waiting import PATIENCE_S
-
+TIMEOUT_S = 600.0
 PIPE_BYTES = 60_000
 """What a pipe holds without anybody reading."""
 _LENGTH = struct.Struct("<I")
@@ -53,7 +52,7 @@ class Done:
 class Launcher:
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair()
-        self._channel.settimeout(PATIENCE_S)
+        self._channel.settimeout(TIMEOUT_S)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
@@ -81,7 +80,7 @@ class Launcher:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._channel.close()
-        self._process.wait(PATIENCE_S)
+        self._process.wait(TIMEOUT_S)
 
 
 def _pipe_with(content: bytes | None) -> int:

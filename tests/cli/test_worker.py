@@ -11,6 +11,7 @@ PROGRAM = """
 from smista import Worker
 
 app = Worker("http://127.0.0.1:1")
+print("to be {word}", flush=True)
 
 @app.consumer({queue!r})
 def handle(order: str) -> None:
@@ -29,8 +30,9 @@ def test_it_runs_the_consumers_and_stops_when_told(smista: Smista, url: str, que
     smista("put", queue, "pizza")
     with process("worker", "kitchen:app", "--url", url, directory=program.parent) as working:
         assert working.stdout is not None
+        assert working.stdout.readline() == "to be cooked\n"
         assert working.stdout.readline() == "cooked pizza\n"
-        _until_idle(smista, queue)
+        eventually(lambda: smista("stats", queue, "--json").json["depth"] == 0)
         working.terminate()
         assert working.wait(PATIENCE_S) == 0
 
@@ -39,19 +41,12 @@ def test_it_starts_anew_when_the_program_changes(smista: Smista, url: str, queue
     smista("put", queue, "pizza")
     with process("worker", "kitchen", "--reload", directory=program.parent, SMISTA_URL=url) as working:
         assert working.stdout is not None
+        assert working.stdout.readline() == "to be cooked\n"
         assert working.stdout.readline() == "cooked pizza\n"
         program.write_text(PROGRAM.format(queue=queue, word="baked"))
-        _until_consumed_anew(smista, queue)
+        assert working.stdout.readline() == "to be baked\n"
         smista("put", queue, "bread")
         assert working.stdout.readline() == "baked bread\n"
-
-
-def _until_idle(smista: Smista, queue: str) -> None:
-    eventually(lambda: smista("stats", queue, "--json").json["depth"] == 0)
-
-
-def _until_consumed_anew(smista: Smista, queue: str) -> None:
-    eventually(lambda: smista("stats", queue, "--json").json["consumers"] == 0)
 
 
 def test_a_namespace_is_not_for_the_command_line(offline: Smista) -> None:
