@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,13 @@ import pytest
 from bench.crowd import Crowd, allow_files
 from smista import AsyncClient
 from tests.server_process import ServerProcess
+from tests.waiting import until
 
 IDLE, STALLED, HALF_SENT = 1_000, 100, 200
 STALLED_BODY = b"x" * 1_000
 STALLED_MESSAGES = 50_000
 MESSAGES = 200
-DEADLINE_S = 2
+DEADLINE_S = 10
 MEMORY_BYTES_MAX = 200 << 20
 """What 1,300 connections may cost; some 50 MB were measured."""
 
@@ -60,11 +61,6 @@ async def gone(client: AsyncClient, queue: str, count: int) -> None:
     while (stats := await client.stats(queue)).consumers:  # noqa: ASYNC110 (nobody announces it)
         await asyncio.sleep(0.01)
     assert (stats.ready, stats.in_flight) == (count, 0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 (nobody announces it)
-        await asyncio.sleep(0.01)
 
 
 def resident_bytes(pid: int) -> int:

@@ -16,7 +16,7 @@ import pytest
 from tests.protocols.http.arrow_reader import rows_of
 from tests.protocols.http.caller import Caller, Refusal, new_name, tracebacks
 from tests.server_process import ServerProcess
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 
 class Spark:
@@ -371,6 +371,6 @@ def test_without_pyarrow_rows_are_refused_with_the_cure(tmp_path: Path) -> None:
         "from smista.protocols.http.errors import STATUS, ArrowMissing\n"
         "try:\n    arrow.load()\nexcept ArrowMissing as error:\n    print(STATUS[error.code], error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stdout.startswith("501 ")
     assert "pip install 'smista[spark]'" in done.stdout

@@ -316,7 +316,7 @@ def test_scenario_7_nothing_is_lost_or_doubled_when_many_publish_and_consume(cal
 
     def consume() -> None:
         with caller.another() as consumer:
-            while (got := consumer.call("queue.consume", queue=tasks, timeout=5))["message_id"] is not None:
+            while (got := consumer.call("queue.consume", queue=tasks, timeout=20))["message_id"] is not None:
                 received.append(got["message"])
                 consumer.call("queue.ack", queue=tasks, message_id=got["message_id"])
                 if got["message"] == "end":

@@ -152,7 +152,7 @@ def test_a_walk_through_every_command(caller: Caller) -> None:
     assert len(call("queue.browse", queue=first)["messages"]) == 3
     assert call("queue.get", queue=first, message_id=published["message_id"])["message"] == 1
     held = call("queue.consume", queue=first)
-    assert call("queue.extend", receipt=held["receipt"], lease_ms=5_000)["success"]
+    assert call("queue.extend", receipt=held["receipt"], lease_ms=60_000)["success"]
     assert call("queue.ack", receipt=held["receipt"])["success"]
     for settle, more in (("queue.release", {}), ("queue.nack", {"requeue": False})):
         [held] = call("queue.receive", queue=first)["messages"]
@@ -210,7 +210,7 @@ def test_a_walk_through_every_route(caller: Caller) -> None:
     assert go("GET", message, names).value["message"] == 1
     assert go("GET", queue, names).value["ready"] == 2
     for verb, fields in (
-        ("extend", {"lease_ms": 5_000}),
+        ("extend", {"lease_ms": 60_000}),
         ("release", None),
         ("nack", {"requeue": False}),
         ("ack", None),

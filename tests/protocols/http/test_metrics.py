@@ -179,7 +179,7 @@ async def test_any_name_comes_through(name: str) -> None:
 
 
 async def test_the_broker_tells_how_it_is(busy: Bench) -> None:
-    poll = asyncio.create_task(busy.broker.receive("orders", wait_ms=5000))
+    poll = asyncio.create_task(busy.broker.receive("orders", wait_ms=20_000))
     await turns()
     rendering = await read(busy.broker)
     assert rendering.value("smista_build_info", version=smista.__version__) == 1

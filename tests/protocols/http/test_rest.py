@@ -133,11 +133,11 @@ def test_post_publishes_a_message(caller: Caller, queue: str) -> None:
 
 def test_what_is_in_the_query_counts_as_if_it_stood_in_the_body(caller: Caller, queue: str) -> None:
     answer = caller.rest(
-        "POST", "queues", queue, "messages", fields={"message": 1}, priority=4, headers={"kind": "a"}, ttl=1.5
+        "POST", "queues", queue, "messages", fields={"message": 1}, priority=4, headers={"kind": "a"}, ttl=61.5
     )
     assert answer.status == 201
     [got] = caller.receive(queue)
-    assert (got["priority"], got["headers"], got["ttl_ms"]) == (4, {"kind": "a"}, 1_500)
+    assert (got["priority"], got["headers"], got["ttl_ms"]) == (4, {"kind": "a"}, 61_500)
 
 
 def test_an_idempotency_key_holds_here_too(caller: Caller, queue: str) -> None:
@@ -196,7 +196,7 @@ def test_the_next_ones_and_one_by_its_id(http: Caller) -> None:
 def test_receive(caller: Caller, queue: str) -> None:
     caller.publish(queue, 1, 2, 3)
     assert [one["message"] for one in caller.rest("POST", "queues", queue, "receive").value["messages"]] == [1]
-    fields = {"limit": 5, "lease_ms": 5_000, "wait_ms": 10, "consumer": "c", "raw": True}
+    fields = {"limit": 5, "lease_ms": 60_000, "wait_ms": 10, "consumer": "c", "raw": True}
     shown = caller.rest("POST", "queues", queue, "receive", fields=fields).value["messages"]
     assert [one["body"] for one in shown] == [caller.octets(b"2"), caller.octets(b"3")]
     assert caller.rest("POST", "queues", queue, "receive", wait_ms=5).value == {"messages": []}
@@ -207,7 +207,7 @@ def test_receive(caller: Caller, queue: str) -> None:
 def test_settling(caller: Caller, queue: str, verb: str, way: str) -> None:
     caller.publish(queue, 1)
     [got] = caller.receive(queue)
-    fields: dict[str, Any] = {"lease_ms": 9_000} if verb == "extend" else {}
+    fields: dict[str, Any] = {"lease_ms": 90_000} if verb == "extend" else {}
     if way == "id":
         answer = caller.rest("POST", "queues", queue, "messages", got["message_id"], verb, fields=fields)
     else:
