@@ -20,6 +20,7 @@ from smista.protocols.bulk import names as names_module
 from smista.protocols.bulk.log_file import LogFile
 from smista.protocols.bulk.names import Names
 from smista.protocols.bulk.plans import Planner
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -122,7 +123,10 @@ def test_a_name_is_looked_for_in_the_blocks_behind(log: SqliteLog, beside: LogFi
     assert names.find(8, 1) == ("/", "older")
 
 
-def test_a_name_that_is_on_its_way_is_waited_for(log: SqliteLog, beside: LogFile) -> None:
+def test_a_name_that_is_on_its_way_is_waited_for(
+    log: SqliteLog, beside: LogFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names_module, "WAIT_S", PATIENCE_S)
     append(log, block(acknowledged(1)))
     names = Names(beside)
     found: list[tuple[str, str]] = []
