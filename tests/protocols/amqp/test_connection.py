@@ -7,6 +7,7 @@ nothing to a client that has not been let in), the comment says so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections.abc import Iterator
@@ -269,7 +270,8 @@ def test_a_client_may_close_at_any_stage(raw: Raw, sent: list[bytes]) -> None:
 @pytest.mark.parametrize("sent", [b"", HELLO[:3], HELLO, HELLO + start_ok(), HELLO + start_ok() + tune_ok()])
 def test_a_handshake_that_takes_too_long_is_cut(impatient: ServerProcess, sent: bytes) -> None:
     with Raw(impatient.amqp_address) as raw:
-        raw.send(sent)
+        with contextlib.suppress(ConnectionError):  # it may be cut before it has said anything
+            raw.send(sent)
         assert raw.ending() == "cut"
 
 
@@ -279,10 +281,16 @@ def impatient() -> Iterator[ServerProcess]:
         yield server
 
 
-def test_an_open_connection_is_not_cut_for_the_handshakes_time(impatient: ServerProcess) -> None:
-    with Raw(impatient.amqp_address) as slow, Raw(impatient.amqp_address).open() as raw:
-        assert slow.is_over()
-        assert raw.is_well()
+def test_an_open_connection_is_not_cut_for_the_handshakes_time() -> None:
+    for attempt in with_more_time(0.2, 3, 30, errors=(EOFError, OSError)):
+        with (
+            attempt as seconds,
+            ServerProcess(None, "--header-timeout-s", str(seconds)) as server,
+            Raw(server.amqp_address) as slow,
+            Raw(server.amqp_address).open() as raw,
+        ):
+            assert slow.is_over()
+            assert raw.is_well()
 
 
 @pytest.mark.slow

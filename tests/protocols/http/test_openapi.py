@@ -22,6 +22,7 @@ from smista.protocols.http.routes import ROUTES
 from smista.protocols.http.staged_put import STAGE_PATH
 from tests.protocols.http.caller import Caller, tracebacks
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 IS_LONG = bool(os.environ.get("SMISTA_LONG"))
 HOOKS = Path(__file__).with_name("schemathesis_hooks.py")
@@ -106,6 +107,7 @@ def fuzz(server: ServerProcess, *options: str, in_msgpack: bool) -> int:
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", *options, *seed),
         *("--exclude-checks", "positive_data_acceptance", "--no-color"),
+        *("--request-timeout", str(PATIENCE_S), "--suppress-health-check", "too_slow"),
     ]
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": str(HOOKS)}
     if in_msgpack:
