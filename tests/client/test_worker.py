@@ -390,7 +390,7 @@ async def test_a_plain_function_that_hangs_does_not_keep_the_worker(
     @app.consumer(queue)
     def handle(order: int) -> None:
         seen.append(order)
-        go_on.wait(20)
+        go_on.wait(PATIENCE_S)
 
     await client.publish(queue, 1)
     async with running(app):

@@ -31,6 +31,7 @@ from aio_pika.abc import AbstractIncomingMessage, AbstractRobustConnection
 
 from tests.crash.door_ledger import body_of, digest_of, name_in
 from tests.protocols.amqp.peer import Basic, Channel, Closed, Peer
+from tests.waiting import PATIENCE_S
 
 EXCHANGE, QUEUES, MARKS = "fan", ("left", "right"), "marks"
 BACKLOG_MAX = 2_000
@@ -159,7 +160,7 @@ class RawCrew:
     def stop(self) -> None:
         self._is_stopping = True
         for thread in self._threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
         assert not self._faults
 
     def _again_and_again(self, work: object) -> None:
@@ -245,7 +246,7 @@ class AioPikaCrew:
 
     def stop(self) -> None:
         self._is_stopping.set()
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         # What aio-pika left behind complains when it is freed; that shall not be some other test's business.
         gc.collect()

@@ -53,7 +53,9 @@ class Workshop:
             start_new_session=True,
         )
         until = time.monotonic() + PATIENCE_S
-        while not self.app.control.ping(timeout=1.0):
+        patience_s = 1.0
+        while not self.app.control.ping(timeout=patience_s, limit=1):
+            patience_s = min(2 * patience_s, 30.0)  # a worker that is not there yet has not heard it
             assert self.process.poll() is None, (folder / "worker.log").read_text()
             assert time.monotonic() < until, (folder / "worker.log").read_text()
 

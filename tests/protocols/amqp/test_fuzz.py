@@ -45,6 +45,7 @@ from tests.protocols.amqp.raw import (
 )
 from tests.protocols.amqp.test_codec import ALL_TRANSCRIPT, TRANSCRIPTS, TYPES, octets
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 IS_LONG = bool(os.environ.get("SMISTA_LONG"))
 LIVE_S = 600.0 if IS_LONG else 8.0
@@ -195,7 +196,7 @@ class Healthy:
 
     def stop(self) -> int:
         self._is_stopped.set()
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
         if self.error is not None:
             raise self.error
         self.raw.close()

@@ -32,7 +32,7 @@ from tests.protocols.amqp.raw import (
     start_ok,
     tune_ok,
 )
-from tests.waiting import patience
+from tests.waiting import PATIENCE_S, patience
 
 LOW_DISK = msgspec.structs.replace(SETTINGS, disk_free_bytes_min=1 << 20)
 QOS = methods.BasicQos(0, 0, False)
@@ -252,7 +252,7 @@ async def test_what_is_still_being_read_back_for_a_consumer_that_ends_goes_back(
     read, may_read = server.log.read, threading.Event()
 
     def read_slowly(position: int) -> bytes:
-        assert may_read.wait(10)
+        assert may_read.wait(PATIENCE_S)
         return read(position)
 
     server.log.read = read_slowly  # type: ignore[method-assign] # a slow disk

@@ -100,7 +100,7 @@ class Broker:
     """The server, for what has to be there before a request makes sense."""
 
     def __init__(self, url: str) -> None:
-        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
 
     def call(self, command: str, **payload: Any) -> Any:
         self._connection.request("POST", "/v1/command", msgspec.json.encode({"command": command, "payload": payload}))
