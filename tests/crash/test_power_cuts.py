@@ -19,7 +19,7 @@ from smista.errors import BrokerError
 from smista.log import SqliteLog
 from tests.crash.client import Client
 from tests.crash.ledger import Checker, Delivered, Event, Ledger, Opened, Settle, Violation, check, contents
-from tests.crash.workload import HOUR_MS, ROOMY, SMALL, Clients, clock_ahead
+from tests.crash.workload import HOUR_MS, ROOMY, SMALL, Clients, MovedClock
 from tests.faults.powercut import Cut, Trace, recording
 
 SEEDS = range(1, 5)
@@ -60,9 +60,11 @@ async def judge(cut: Cut, events: list[Event], directory: Path, *, is_whole: boo
             await publish_known_ids_again(client, checker)
         if is_whole:
             log = SqliteLog.open(directory, vfs=second.vfs, reserve_bytes=0)
-            async with await Broker.open(log, ROOMY, clock=clock_ahead(HOUR_MS)) as broker:
+            clock = MovedClock()
+            async with await Broker.open(log, ROOMY, clock=clock) as broker:
                 client = Client(broker, ledger, 9)
                 await client.note_recovered()
+                clock.move(broker, HOUR_MS)
                 await client.drain()
                 ledger.note(await contents(broker))
     for event in ledger.events:

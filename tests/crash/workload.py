@@ -31,7 +31,24 @@ ROOMY = BrokerSettings(disk_free_bytes_min=0)
 
 def clock_ahead(ms: int) -> Clock:
     """A clock for a broker that is opened that much later."""
-    return Clock(since_boot_ms=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + ms)
+    return MovedClock(ms)
+
+
+class MovedClock(Clock):
+    """As much ahead as it is told."""
+
+    def __init__(self, ahead_ms: int = 0) -> None:
+        self._ahead_ms = ahead_ms
+        super().__init__(since_boot_ms=self._moved_ms)
+
+    def move(self, broker: Broker, ms: int) -> None:
+        """Under a broker that runs: whatever is due by then happens from now on, and not before."""
+        self._ahead_ms += ms
+        if broker._timer is not None:
+            broker._arm(broker._timer_at_ms)
+
+    def _moved_ms(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + self._ahead_ms
 
 
 class Clients:
