@@ -290,9 +290,9 @@ async def test_a_queue_that_expires_has_its_whole_time_again(orders: Bench) -> N
 async def test_what_is_released_at_the_start_may_need_a_dead_letter_queue(orders: Bench) -> None:
     """Held without a deadline by a consumer of the last run, and expired meanwhile: its dead-letter queue is made while
     the queues are gone through."""
-    await orders.declare("brief", QueueSettings(message_ttl_ms=5_000))
+    await orders.declare("brief", QueueSettings(message_ttl_ms=60_000))
     await orders.publish(b"x", queue="brief")
     await orders.receive_one("brief", lease_ms=FOREVER_MS)
-    orders.pass_time(ms=10_000)
+    orders.pass_time(ms=120_000)
     await orders.restart()
     assert orders.counts("brief_dlq") == (1, 0, 0, 0)
