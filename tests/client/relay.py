@@ -45,6 +45,10 @@ class Relay:
         self.has_held.clear()
         self._answers_pass.clear()
 
+    def let_pass(self) -> None:
+        """What was held arrives, and so does what comes later."""
+        self._answers_pass.set()
+
     def cut(self) -> None:
         """Break every connection; later ones pass everything."""
         for writer in self._writers:

@@ -30,7 +30,8 @@ from smista.client.subscription import Subscription
 from smista.core.settings import check_name
 from smista.errors import BrokerError
 
-_SETTLE_TIMEOUT_S = 5.0
+_SILENCE_TIMEOUT_S = 5.0
+"""When closing, how long a broker may say nothing before it is not waited for any more."""
 
 
 class AsyncClient(QueueCalls, PublishingCalls, ReceivingCalls, LookingCalls, ExchangeCalls):
@@ -67,6 +68,7 @@ class AsyncClient(QueueCalls, PublishingCalls, ReceivingCalls, LookingCalls, Exc
             unconfirmed_bytes_max=unconfirmed_bytes_max,
         )
         self._subscriptions: weakref.WeakSet[Subscription[Any]] = weakref.WeakSet()
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def is_connected(self) -> bool:
@@ -82,17 +84,36 @@ class AsyncClient(QueueCalls, PublishingCalls, ReceivingCalls, LookingCalls, Exc
     async def close(self) -> None:
         """End the subscriptions, wait until what was settled is on the broker's disk, and close the connection.
 
-        Other calls under way fail with `ClientClosed`.
+        Other calls under way fail with `ClientClosed`. It goes on when whoever waits for it is cancelled.
         """
-        if self.is_connected:
-            with contextlib.suppress(BrokerError, TimeoutError):
-                async with asyncio.timeout(_SETTLE_TIMEOUT_S):
-                    await self._settle_all()
-        await self._session.close()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="smista-closing")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            if self.is_connected:
+                await self._settle_all_while_it_answers()
+        finally:
+            await self._session.close()
+
+    async def _settle_all_while_it_answers(self) -> None:
+        """However long it takes, as thousands of subscriptions may: as long as the broker says something."""
+        settling = asyncio.ensure_future(self._settle_all())
+        heard_count = -1
+        try:
+            while not settling.done() and heard_count != self._session.heard_count:
+                heard_count = self._session.heard_count
+                await asyncio.wait({settling}, timeout=_SILENCE_TIMEOUT_S)
+        finally:
+            settling.cancel()
+            with contextlib.suppress(BrokerError, asyncio.CancelledError):
+                await settling
 
     async def _settle_all(self) -> None:
-        for subscription in list(self._subscriptions):
-            await subscription.close()
+        # All at once: one round trip after the other takes too long for many.
+        await asyncio.gather(*(subscription.close() for subscription in list(self._subscriptions)))
+        await self._session.all_taken_back()
         if self._receipts is not None:
             await self._receipts.settled()
 

@@ -18,11 +18,12 @@ import msgspec
 
 from smista.client.portal import run_on
 from smista.client.settling import ACK, RELEASE, Settler, Settling
-from smista.core.errors import StaleReceipt
+from smista.core.errors import InvalidArgument, StaleReceipt
 
 T = TypeVar("T")
 Kind: TypeAlias = type[T]  # a message has a field called `type`
 _ERROR_CHARACTERS_MAX = 2_000
+_DELAY_MS_MAX = 1 << 52
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -170,9 +171,22 @@ class Delivered(Message, kw_only=True, eq=False):
 
 
 def nacking(error: str | BaseException, *, requeue: bool = True, delay_ms: int | None = None) -> Settling:
+    """Raises `InvalidArgument` for a delay that the broker would refuse: nothing is settled then."""
+    if delay_ms is not None and (type(delay_ms) is not int or not 0 <= delay_ms <= _DELAY_MS_MAX):
+        raise InvalidArgument(f"delay_ms is {delay_ms!r}; give a whole number of milliseconds, 0 or more.")
     if isinstance(error, BaseException):
-        error = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return Settling("nack", requeue, delay_ms, error[:_ERROR_CHARACTERS_MAX])
+        error = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
+    # What is no UTF-8, as names of files may be, has to be said in other words.
+    error = error[:_ERROR_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
+    return Settling("nack", bool(requeue), delay_ms, error)
+
+
+def text_of(error: BaseException) -> str:
+    """What it says of itself, also where it cannot."""
+    try:
+        return str(error)
+    except Exception:
+        return "(it has no text: its __str__ raises)"
 
 
 class Delivery(Delivered, kw_only=True, eq=False):
@@ -249,10 +263,13 @@ class SyncDelivery(Delivered, kw_only=True, eq=False):
         self.settle_soon(nacking(error, requeue=requeue, delay_ms=delay_ms))
 
     def settle_soon(self, how: Settling) -> None:
+        assert self.settler is not None
+        self.settler.check_process()
         self._claim(how).settle_from_thread(how, self.name)
 
     def _run(self, how: Settling) -> str:
         assert self.settler is not None
+        self.settler.check_process()
         return run_on(self.settler.loop, self._settle(how))
 
     def __enter__(self) -> SyncDelivery:

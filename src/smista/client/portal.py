@@ -9,8 +9,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from smista.client.errors import ClientClosed
 
@@ -18,20 +17,82 @@ T = TypeVar("T")
 _JOIN_TIMEOUT_S = 5.0
 
 
+class Call(Generic[T]):
+    """A coroutine that a loop runs and a thread waits for.
+
+    Not a `concurrent.futures.Future`: a thread that is interrupted (Ctrl-C, a signal handler that raises) in the wrong
+    moment leaves one locked, and then the loop waits for ever. Here they share nothing but one lock, which only the
+    loop releases.
+    """
+
+    __slots__ = ("_coroutine", "_done", "_error", "_is_unwanted", "_loop", "_result", "_task")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._loop = loop
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._result: T
+        self._error: BaseException | None = None
+        self._is_unwanted = False
+
+    @property
+    def is_done(self) -> bool:
+        return not self._done.locked()
+
+    def wait(self) -> T:
+        """What the coroutine returns or raises."""
+        try:
+            self._done.acquire()
+            self._done.release()
+        except BaseException:
+            # Ctrl-C, most likely: nobody waits for it any more.
+            self._is_unwanted = True
+            call_on(self._loop, self._cancel)
+            raise
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def start(self) -> None:
+        """On the loop."""
+        if self._is_unwanted:
+            self._coroutine.close()
+            return
+        self._task = self._loop.create_task(self._coroutine)
+        self._task.add_done_callback(self._finished)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _finished(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._error = ClientClosed("The client was closed while this was under way.")
+        else:
+            self._error = task.exception()
+            if self._error is None:
+                self._result = task.result()
+        self._done.release()
+
+
 def run_on(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
     """What the coroutine returns or raises, once it has run on `loop`, which another thread runs."""
-    return wait_for(submit(loop, coroutine))
+    return submit(loop, coroutine).wait()
 
 
-def submit(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+def submit(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> Call[T]:
     if _runs_here(loop):
         coroutine.close()
         raise RuntimeError("A synchronous call from the client's own thread would wait for itself; use AsyncClient.")
+    call = Call(loop, coroutine)
     try:
-        return asyncio.run_coroutine_threadsafe(coroutine, loop)
-    except RuntimeError:
+        call_on(loop, call.start)
+    except ClientClosed:
         coroutine.close()
-        raise ClientClosed("The client was closed; make a new one.") from None
+        raise
+    return call
 
 
 def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
@@ -41,15 +102,10 @@ def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
         return False
 
 
-def wait_for(future: Future[T]) -> T:
-    try:
-        return future.result()
-    except CancelledError:
-        raise ClientClosed("The client was closed while this was under way.") from None
-    except BaseException:
-        # Ctrl-C, most likely: nobody waits for it any more.
-        future.cancel()
-        raise
+def check_process(process: int) -> None:
+    """Raise `ClientClosed` in another process than the one whose loop is meant: nobody runs it there."""
+    if os.getpid() != process:
+        raise ClientClosed("A client does not survive a fork; make a new one in the child process.")
 
 
 def call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
@@ -73,13 +129,18 @@ class Portal:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return wait_for(self.submit(coroutine))
+        return self.submit(coroutine).wait()
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        if os.getpid() != self._process:
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Call[T]:
+        try:
+            self.check_process()
+        except ClientClosed:
             coroutine.close()
-            raise ClientClosed("A client does not survive a fork; make a new one in the child process.")
+            raise
         return submit(self.loop, coroutine)
+
+    def check_process(self) -> None:
+        check_process(self._process)
 
     def close(self) -> None:
         """Cancel what runs on the loop, and end it. In a forked child there is nothing to end."""
@@ -96,9 +157,9 @@ class Portal:
         try:
             self.loop.run_forever()
         finally:
-            tasks = asyncio.all_tasks(self.loop)
-            for task in tasks:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            while tasks := asyncio.all_tasks(self.loop):
+                for task in tasks:
+                    task.cancel()
+                self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()

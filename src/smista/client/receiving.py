@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from typing import Any, TypeVar
 
@@ -10,15 +11,26 @@ import msgspec
 from smista.client.answers import Done, Nacked
 from smista.client.calls import Calls, decoder
 from smista.client.message import Delivered, Delivery
-from smista.client.settling import ReceiptSettler
+from smista.client.settling import RELEASE, ReceiptSettler
 from smista.client.subscription import Subscription
-from smista.client.wire import Subscribe
+from smista.client.wire import Receive, Subscribe
 
 D = TypeVar("D", bound=Delivered)
 
 
 class _Received(msgspec.Struct):
     messages: msgspec.Raw
+
+
+class _Named(msgspec.Struct):
+    """As much of a delivery as is needed to settle it."""
+
+    receipt: str
+
+
+def _received(answer: msgspec.Raw) -> msgspec.Raw:
+    received: _Received = decoder(_Received)(answer)
+    return received.messages
 
 
 class ReceivingCalls(Calls):
@@ -31,30 +43,37 @@ class ReceivingCalls(Calls):
         """Up to `limit` messages under lease (the queue's, or `lease_ms`).
 
         With `wait_ms`, at most 20,000, an empty queue is waited on; an empty list when nothing came. What is received
-        is this program's until its lease ends, whatever happens to the connection.
+        is this program's until its lease ends, whatever happens to the connection. When the call is cancelled it has
+        taken nothing: what came in that moment is released.
         """
         return await self.receive_as(Delivery, queue, limit, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer)
 
     async def receive_as(
         self, kind: type[D], queue: str, limit: int, *, wait_ms: int, lease_ms: int | None, consumer: str
     ) -> list[D]:
-        answer = await self._ask(
-            "queue.receive",
-            _Received,
-            is_repeatable=True,
-            queue=queue,
-            limit=limit,
-            wait_ms=wait_ms,
-            lease_ms=lease_ms,
-            consumer=consumer,
-            raw=True,
-        )
-        deliveries: list[D] = decoder(list[kind])(answer.messages)  # type: ignore[valid-type]  # a type known only here
-        settler = self._receipts = self._receipts or ReceiptSettler(self._session)
+        wanted = Receive(queue, limit, wait_ms, lease_ms, consumer, raw=True, namespace=self._namespace)
+        pending = self._session.request("queue.receive", wanted, is_repeatable=True)
+        try:
+            answer = await pending.answer
+        except asyncio.CancelledError:
+            self._session.take_back(pending, self._release_received)
+            raise
+        deliveries: list[D] = decoder(list[kind])(_received(answer))  # type: ignore[valid-type]  # a type known only here
+        settler = self._settler_of_receipts()
         for delivery in deliveries:
             delivery.settler = settler
             delivery.queue = queue
         return deliveries
+
+    def _release_received(self, answer: msgspec.Raw) -> None:
+        """What came for somebody who is not there any more."""
+        settler = self._settler_of_receipts()
+        for delivery in decoder(list[_Named])(_received(answer)):
+            settler.settle_soon(RELEASE, delivery.receipt)
+
+    def _settler_of_receipts(self) -> ReceiptSettler:
+        settler = self._receipts = self._receipts or ReceiptSettler(self._session)
+        return settler
 
     def subscribe(
         self,

@@ -9,6 +9,9 @@ reads, or the broker recognises it, as a batch by its id) is sent again, the sam
 anything newer. Any other fails with `ConnectionLost`, since nobody can tell whether it happened. What had not been sent
 waits. A broker that says it is going away counts as a break.
 
+Whoever asked may be cancelled. Where the answer would hand something over (`receive`), the broker is told, and what it
+answers nevertheless is given back: see `take_back`.
+
 The first connection is tried once, so that a wrong address is heard of at once; from then on the broker is known to be
 there, and is sought for `retry_for_ms`, with a back-off that ends when a connection has proved good by an answer.
 """
@@ -20,7 +23,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -57,14 +60,17 @@ class Feed(Protocol):
 class Pending:
     """A request that has no answer yet."""
 
-    __slots__ = ("answer", "frame", "is_repeatable", "is_resent", "is_sent")
+    __slots__ = ("answer", "frame", "is_repeatable", "is_resent", "is_sent", "late", "number")
 
-    def __init__(self, frame: bytes, answer: asyncio.Future[msgspec.Raw], *, is_repeatable: bool) -> None:
+    def __init__(self, number: int, frame: bytes, answer: asyncio.Future[msgspec.Raw], *, is_repeatable: bool) -> None:
+        self.number = number
         self.frame = frame
         self.answer = answer
         self.is_repeatable = is_repeatable
         self.is_sent = False
         self.is_resent = False
+        self.late: msgspec.Raw | None = None
+        """The answer, where it came after whoever asked was cancelled."""
 
 
 class Session:
@@ -82,6 +88,10 @@ class Session:
         self._connection: Connection | None = None
         self._runner: asyncio.Task[None] | None = None
         self._connecting: list[asyncio.Future[None]] = []
+        self._taken_back: set[asyncio.Future[msgspec.Raw]] = set()
+        """The answers that nobody waits for, and that may hand over something."""
+        self.heard_count = 0
+        """Frames so far: whether a broker that is waited for still says anything."""
         self._backoff = Backoff()
         self._down_since_s: float | None = None
         self._has_connected = False
@@ -111,7 +121,7 @@ class Session:
             frame = encode(Request(request_id, command, payload))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidArgument(f"What was given to {command} cannot be sent: {error}.") from None
-        pending = Pending(frame, asyncio.get_running_loop().create_future(), is_repeatable=is_repeatable)
+        pending = Pending(request_id, frame, asyncio.get_running_loop().create_future(), is_repeatable=is_repeatable)
         self._pending[request_id] = pending
         if (connection := self.connection) is not None:
             pending.is_sent = True
@@ -124,6 +134,36 @@ class Session:
         self, command: str, payload: object, decode: Callable[[msgspec.Raw], T], *, is_repeatable: bool
     ) -> T:
         return decode(await self.request(command, payload, is_repeatable=is_repeatable).answer)
+
+    def take_back(self, pending: Pending, give_back: Callable[[msgspec.Raw], None]) -> None:
+        """Whoever sent this request was cancelled: have the broker forget it, and what it may have handed over by then
+        given back."""
+        if pending.answer.cancelled():
+            is_answered = self._pending.get(pending.number) is not pending
+            if is_answered or not pending.is_sent:
+                self._pending.pop(pending.number, None)
+                if pending.late is not None:
+                    give_back(pending.late)
+                return
+            # After a break it is over, and must not be asked again.
+            pending.is_repeatable = False
+            pending.answer = asyncio.get_running_loop().create_future()
+            self._ask_nobody_waiting("cancel", {"request": pending.number})
+        self._taken_back.add(pending.answer)
+        pending.answer.add_done_callback(lambda answer: self._came_back(answer, give_back))
+
+    def _came_back(self, answer: asyncio.Future[msgspec.Raw], give_back: Callable[[msgspec.Raw], None]) -> None:
+        self._taken_back.discard(answer)
+        if not answer.cancelled() and answer.exception() is None:
+            give_back(answer.result())
+
+    async def all_taken_back(self) -> None:
+        while self._taken_back:
+            await asyncio.wait(self._taken_back)
+
+    def _ask_nobody_waiting(self, command: str, payload: object) -> None:
+        if not self._is_closed:
+            self.request(command, payload, is_repeatable=False).answer.add_done_callback(heard)
 
     def add_feed(self, feed: Feed) -> None:
         self.check_open()
@@ -140,7 +180,13 @@ class Session:
             feed.pushed(frame)
 
     def remove_feed(self, feed: Feed) -> None:
+        """It takes no more, and does not come again after a break."""
         self._feeds.pop(feed, None)
+
+    def forget_number(self, feed: Feed, number: int) -> None:
+        """The broker pushes nothing more under this number."""
+        if self._by_number.get(number) is feed:
+            del self._by_number[number]
 
     def drop(self, why: str) -> None:
         """Give up the present connection and look for another."""
@@ -275,6 +321,7 @@ class Session:
             return
 
     def _take(self, connection: Connection, frame: Frame) -> None:
+        self.heard_count += 1
         if frame.subscription is not None:
             feed = self._by_number.get(frame.subscription)
             if feed is not None:
@@ -290,7 +337,9 @@ class Session:
                 return
             del self._pending[frame.id]
             if pending.answer.done():
-                return  # whoever asked was cancelled
+                # Whoever asked was cancelled, and may want to give it back.
+                pending.late = None if error is not None else frame.result
+                return
             if error is not None:
                 pending.answer.set_exception(error.error())
             else:
@@ -314,6 +363,12 @@ class Session:
         for request_id, pending in list(self._pending.items()):
             if pending.answer.done():
                 del self._pending[request_id]
+
+
+def heard(answer: asyncio.Future[Any]) -> None:
+    """For an answer that nobody asks for: asyncio would complain of an error that nobody has heard of."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _lost(connection: Connection) -> ConnectionLost:

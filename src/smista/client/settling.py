@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from typing import NamedTuple, TypeAlias
 
 from smista.client.connection import Connection
 from smista.client.errors import ConnectionLost
-from smista.client.portal import call_on
+from smista.client.portal import call_on, check_process
 from smista.client.session import Pending, Session
 from smista.client.wire import Settle, SettleAnswer, decode_settle_answer
 from smista.core.errors import StaleReceipt
@@ -45,8 +46,12 @@ ACK = Settling("ack")
 RELEASE = Settling("release")
 
 
+NAMES_MAX = 5_000
+"""In one request; the broker takes 10,000."""
+
+
 class _Batch:
-    __slots__ = ("answer", "done", "names", "waited_for")
+    __slots__ = ("answer", "done", "names", "places", "waited_for")
 
     def __init__(self, done: asyncio.Future[Failures]) -> None:
         self.names: list[Name] = []
@@ -55,6 +60,16 @@ class _Batch:
         """The broker's, once it is there."""
         self.waited_for: set[int] = set()
         """The places that somebody waits for, who will hear of a failure."""
+        self.places: dict[Name, int] = {}
+        """By name, of extensions: two of one delivery in one turn are one."""
+
+    def add(self, name: Name, *, may_repeat: bool) -> int:
+        """Returns its place."""
+        place = len(self.names)
+        if may_repeat and (first := self.places.setdefault(name, place)) != place:
+            return first
+        self.names.append(name)
+        return place
 
 
 class Settler:
@@ -62,6 +77,7 @@ class Settler:
 
     def __init__(self, session: Session) -> None:
         self.loop = asyncio.get_running_loop()
+        self._process = os.getpid()
         self._session = session
         self._open: dict[Settling, _Batch] = {}
         """What goes out at the end of this turn."""
@@ -75,10 +91,13 @@ class Settler:
         """Whether the broker has taken back what this settles."""
         return False
 
+    def check_process(self) -> None:
+        """Raise `ClientClosed` in a forked child, where the loop does not run."""
+        check_process(self._process)
+
     async def settle(self, how: Settling, name: Name) -> str:
         """Return when it is durable, of a nack what it led to; raises what the broker says against it."""
-        batch = self._add(how, name)
-        place = len(batch.names) - 1
+        batch, place = self._add(how, name)
         batch.waited_for.add(place)
         # Shared by all of the batch: one that is cancelled must not cancel the others.
         failures = await asyncio.shield(batch.done)
@@ -90,6 +109,7 @@ class Settler:
         self._add(how, name)
 
     def settle_from_thread(self, how: Settling, name: Name) -> None:
+        self.check_process()
         self._from_threads.append((how, name))
         # Appended first, looked at second; the loop clears the mark first and empties second. So nothing is left lying.
         if not self._is_woken:
@@ -108,19 +128,25 @@ class Settler:
     def flush(self) -> None:
         """Send what was settled in this turn."""
         self._take_from_threads()
+        self._send_open()
+
+    def _send_open(self) -> None:
         batches, self._open = self._open, {}
         # Extensions first: what is extended and then acked in one turn must not arrive the other way round.
         for how in sorted(batches, key=lambda how: how.command != "extend"):
             self._send(how, batches[how])
 
-    def _add(self, how: Settling, name: Name) -> _Batch:
+    def _add(self, how: Settling, name: Name) -> tuple[_Batch, int]:
         batch = self._open.get(how)
+        if batch is not None and len(batch.names) >= NAMES_MAX:
+            # Not alone: what was extended in this turn is extended before it is settled.
+            self._send_open()
+            batch = None
         if batch is None:
             if not self._open:
                 self.loop.call_soon(self.flush)
             batch = self._open[how] = self._new_batch()
-        batch.names.append(name)
-        return batch
+        return batch, batch.add(name, may_repeat=how.lease_ms is not None)
 
     def _new_batch(self) -> _Batch:
         batch = _Batch(self.loop.create_future())

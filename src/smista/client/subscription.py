@@ -6,6 +6,11 @@
 
 A break voids what was delivered: what still waits here is dropped, since it comes again from the broker. Every
 connection has its own settler, so that a delivery of an earlier one can never settle one of a later.
+
+Leaving has an order: the broker is told first, and what was not handed out is given back when it has answered. Until
+then it may push, and what is given back to somebody who is still in the line comes straight back. So leaving is a task
+of its own, which goes on when whoever asked for it is cancelled, and which waits for the answer to `subscribe` where
+that has not come yet.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from typing import Generic, Self, TypeVar
 import msgspec
 
 from smista.client.connection import Connection
-from smista.client.errors import ClientClosed
+from smista.client.errors import ClientClosed, ConnectionLost
 from smista.client.message import Delivered
 from smista.client.session import GOING_AWAY, Session
 from smista.client.settling import RELEASE, TagSettler
@@ -46,6 +51,11 @@ class Subscription(Generic[D]):
         self._settler: TagSettler | None = None
         self._number: int | None = None
         """What the broker calls it on the present connection."""
+        self._subscribing: asyncio.Future[None] | None = None
+        """Until the answer to the last `subscribe`, which tells the number, has been taken."""
+        self._leaving: asyncio.Task[None] | None = None
+        self._unwanted: list[D] = []
+        """What had come, or comes, while it is leaving."""
         self._is_running = False
         self._end: BrokerError | None = None
 
@@ -138,10 +148,18 @@ class Subscription(Generic[D]):
 
     async def set_prefetch(self, prefetch: int) -> None:
         """How many unsettled messages it may hold from now on."""
-        self._wanted.prefetch = prefetch
+        before, self._wanted.prefetch = self._wanted.prefetch, prefetch
+        await self._answered()
+        # None where there is no connection: the next one is asked for so many.
         if self._number is not None:
             payload = {"subscription": self._number, "prefetch": prefetch}
-            await self._session.request("credit", payload, is_repeatable=False).answer
+            try:
+                await asyncio.shield(self._session.request("credit", payload, is_repeatable=False).answer)
+            except ConnectionLost:
+                return  # the same
+            except BrokerError:
+                self._wanted.prefetch = before
+                raise
 
     # -- its life -----------------------------------------------------------------------------------------------------
 
@@ -153,23 +171,38 @@ class Subscription(Generic[D]):
 
     async def stop(self) -> None:
         """Take no more, and give back what was not handed out; what was can still be settled."""
-        if self._end is None:
-            self._finish(ClientClosed(f"The subscription to queue {self.queue!r} was closed."))
+        if self._leaving is None:
+            if self._end is None:
+                self._finish(ClientClosed(f"The subscription to queue {self.queue!r} was closed."))
+            self._unwanted.extend(self._waiting)
+            self._waiting.clear()
+            self._leaving = asyncio.create_task(self._leave(), name="smista-leaving")
+        await asyncio.shield(self._leaving)
+
+    async def _leave(self) -> None:
+        await self._answered()
         number, self._number = self._number, None
         if number is not None:
-            try:
+            with contextlib.suppress(BrokerError):  # the connection is gone, and the subscription with it
                 await self._session.request("unsubscribe", {"subscription": number}, is_repeatable=False).answer
-            except BrokerError:
-                return  # the connection is gone, and the subscription with it
-        self._release_waiting()
+            self._session.forget_number(self, number)
+        for delivery in self._unwanted:
+            assert delivery.settler is not None
+            if not delivery.is_void:
+                delivery.settler.settle_soon(RELEASE, delivery.tag)
+        self._unwanted.clear()
+
+    async def _answered(self) -> None:
+        """Return when the broker has said what it calls us, if it was asked."""
+        while self._subscribing is not None:
+            await asyncio.wait({self._subscribing})
 
     async def close(self) -> None:
         """`stop`, then wait until what was settled is on the broker's disk."""
         await self.stop()
-        settler, self._settler = self._settler, None
-        if settler is not None:
+        if self._settler is not None:
             with contextlib.suppress(BrokerError):  # logged; whoever wants to know asks `settled` before
-                await settler.settled()
+                await self._settler.settled()
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -179,12 +212,6 @@ class Subscription(Generic[D]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _release_waiting(self) -> None:
-        while self._waiting:
-            delivery = self._waiting.popleft()
-            if delivery.settler is not None and not delivery.is_void:
-                delivery.settler.settle_soon(RELEASE, delivery.tag)
 
     def _finish(self, error: BrokerError) -> None:
         self._end = error
@@ -196,20 +223,25 @@ class Subscription(Generic[D]):
     def opened(self, connection: Connection) -> None:
         self._settler = TagSettler(self._session, connection, self.queue)
         pending = self._session.request("subscribe", self._wanted, is_repeatable=False)
-        pending.answer.add_done_callback(lambda answer: self._subscribed(connection, answer))
+        subscribing = self._subscribing = asyncio.get_running_loop().create_future()
+
+        def subscribed(answer: asyncio.Future[msgspec.Raw]) -> None:
+            self._subscribed(connection, answer)
+            subscribing.set_result(None)
+            if self._subscribing is subscribing:
+                self._subscribing = None
+
+        pending.answer.add_done_callback(subscribed)
 
     def _subscribed(self, connection: Connection, answer: asyncio.Future[msgspec.Raw]) -> None:
         if answer.cancelled():
             return
         error = answer.exception()
         if error is None:
-            number = decode_subscribed(answer.result()).subscription
-            if self._end is None:
-                self._number = number
-            else:
-                # Closed in the meantime.
-                self._session.request("unsubscribe", {"subscription": number}, is_repeatable=False)
-            self._session.name_feed(self, number)
+            if connection is not self._session.connection:
+                return  # the next one brings the next attempt
+            self._number = decode_subscribed(answer.result()).subscription
+            self._session.name_feed(self, self._number)
         elif connection.is_over:
             pass  # the next connection brings the next attempt
         elif isinstance(error, BrokerError) and error.code in GOING_AWAY:
@@ -228,14 +260,17 @@ class Subscription(Generic[D]):
         for delivery in deliveries:
             delivery.settler = settler
             delivery.queue = queue
+        if self._leaving is not None:
+            self._unwanted.extend(deliveries)
+            return
         self._waiting.extend(deliveries)
-        if self._end is not None:
-            self._release_waiting()
-        elif self._takers:
+        if self._takers:
             self._wake()
 
     def _ended(self, frame: Frame) -> None:
         assert frame.ended is not None
+        assert frame.subscription is not None
+        self._session.forget_number(self, frame.subscription)
         self._number = None
         if frame.ended.code in GOING_AWAY:
             self._session.drop(f"the broker is going away: {frame.ended.message}")

@@ -16,22 +16,25 @@ down once.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from smista.client.answers import PutSummary
 from smista.client.async_client import AsyncClient
 from smista.client.bulk import OnProgress, OnResult, Tally, chunks
+from smista.client.errors import ClientClosed
 from smista.client.message import SyncDelivery
 from smista.client.pages import Pages
-from smista.client.portal import Portal, wait_for
+from smista.client.portal import Call, Portal, call_on
 from smista.client.publisher import BATCH_BYTES, BATCH_COUNT
 from smista.client.session import Pending
+from smista.client.settling import RELEASE
 from smista.client.sync_subscription import SyncPages, SyncSubscription
 from smista.core.settings import check_text
 from smista.errors import BrokerError
@@ -137,16 +140,16 @@ class Client:
         """As `AsyncClient.put_many`. The messages are taken, and the callbacks called, in the calling thread."""
         check_text("queue", queue)
         tally = Tally(on_progress, on_result)
-        under_way: deque[tuple[Future[Pending], bool]] = deque()
+        under_way: deque[tuple[Call[Pending], bool]] = deque()
 
         def count_first() -> None:
-            future, has_own_ids = under_way.popleft()
-            tally.count(wait_for(future), has_own_ids=has_own_ids)
+            call, has_own_ids = under_way.popleft()
+            tally.count(call.wait(), has_own_ids=has_own_ids)
 
         for chunk in chunks(messages, batch_count, batch_bytes):
-            future = self._portal.submit(self._client.put_chunk(queue, chunk, brief=tally.is_brief))
-            under_way.append((future, chunk.has_own_ids))
-            while under_way and (under_way[0][0].done() or len(under_way) >= _BATCHES_UNDER_WAY_MAX):
+            call = self._portal.submit(self._client.put_chunk(queue, chunk, brief=tally.is_brief))
+            under_way.append((call, chunk.has_own_ids))
+            while under_way and (under_way[0][0].is_done or len(under_way) >= _BATCHES_UNDER_WAY_MAX):
                 count_first()
         while under_way:
             count_first()
@@ -155,10 +158,20 @@ class Client:
     def receive(
         self, queue: str, limit: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None, consumer: str = ""
     ) -> list[SyncDelivery]:
-        """As `AsyncClient.receive`."""
-        return self._portal.run(
-            self._client.receive_as(SyncDelivery, queue, limit, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer)
-        )
+        """As `AsyncClient.receive`. When it is interrupted, as by Ctrl-C, it has taken nothing."""
+        received = _Received()
+        try:
+            self._portal.run(
+                received.fill(
+                    self._client.receive_as(
+                        SyncDelivery, queue, limit, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer
+                    )
+                )
+            )
+            return received.deliveries
+        except BaseException:
+            received.give_back(self._portal.loop)
+            raise
 
     def receive_message(self, queue: str, max_messages: int = 1, wait_time_seconds: float = 0) -> list[SyncDelivery]:
         """`receive` by another name."""
@@ -211,6 +224,28 @@ class Client:
     unbind = _waited(AsyncClient.unbind)
     bindings = _waited(AsyncClient.bindings)
     route = _waited(AsyncClient.route)
+
+
+class _Received:
+    """What is received for a thread that may be interrupted, in which case nobody else knows of it."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[SyncDelivery] = []
+        self._is_unwanted = False
+
+    async def fill(self, receiving: Coroutine[Any, Any, list[SyncDelivery]]) -> None:
+        self.deliveries.extend(await receiving)
+        if self._is_unwanted:
+            self._release()
+
+    def give_back(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_unwanted = True
+        with contextlib.suppress(ClientClosed):
+            call_on(loop, self._release)
+
+    def _release(self) -> None:
+        while self.deliveries:
+            self.deliveries.pop().settle_soon(RELEASE)
 
 
 def _shut(client: AsyncClient, portal: Portal) -> None:

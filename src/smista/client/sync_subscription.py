@@ -2,10 +2,15 @@
 
 The loop's thread and the program's meet once per batch or page, not once per message: a hop was measured at 75 us (on
 a busy machine), against 3 to 6 us of the client's time for a whole message.
+
+A thread can be interrupted between any two calls, by Ctrl-C or by a signal handler that raises, and then what a call
+has returned is lost before it has a name. So deliveries are never passed as a result: the loop's thread puts them where
+they are kept, and one that is being handed out is in two places rather than in none.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
@@ -15,6 +20,7 @@ from typing import Generic, Self, TypeVar
 from smista.client.message import SyncDelivery
 from smista.client.pages import Pages
 from smista.client.portal import Portal, call_on
+from smista.client.session import heard
 from smista.client.settling import RELEASE, TagSettler
 from smista.client.subscription import Subscription
 
@@ -27,8 +33,12 @@ class SyncSubscription:
     def __init__(self, portal: Portal, subscription: Subscription[SyncDelivery]) -> None:
         self._portal = portal
         self._subscription = subscription
-        self._lock = threading.Lock()
+        # It knows who holds it, so that it can be released by whoever was interrupted on the way to know it himself.
+        self._lock = threading.RLock()
         self._batch: deque[SyncDelivery] = deque()
+        """What is here and not handed out; filled by the loop's thread, emptied by whoever has the lock."""
+        self._filling: asyncio.Task[None] | None = None
+        """Fills it when something comes, whether somebody still waits for that or was interrupted."""
 
     @property
     def queue(self) -> str:
@@ -48,39 +58,78 @@ class SyncSubscription:
 
     def next(self, *, timeout_ms: int | None = None) -> SyncDelivery | None:
         """The next delivery; None when there was none for so long."""
-        batch = self._take(1, timeout_ms)
-        return batch[0] if batch else None
+        taken: list[SyncDelivery] = []
+        try:
+            self._take(taken, 1, timeout_ms)
+            return taken[0] if taken else None
+        except BaseException:
+            self._put_back(taken)
+            raise
 
     def next_batch(self, limit: int | None = None, *, timeout_ms: int | None = None) -> list[SyncDelivery]:
         """All that is here, up to `limit`, waiting for the first; an empty list when there was none for so long."""
-        return self._take(limit, timeout_ms)
-
-    def _take(self, limit: int | None, timeout_ms: int | None) -> list[SyncDelivery]:
-        deadline_s = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
-        if not self._lock.acquire(timeout=-1 if timeout_ms is None else timeout_ms / 1000):
-            return []
+        taken: list[SyncDelivery] = []
         try:
-            while True:
-                taken: list[SyncDelivery] = []
-                while self._batch and (limit is None or len(taken) < limit):
-                    delivery = self._batch.popleft()
-                    # What the broker has put back since it came here comes again.
-                    if not delivery.is_void:
-                        taken.append(delivery)
-                if taken:
-                    return taken
+            self._take(taken, limit, timeout_ms)
+            return taken
+        except BaseException:
+            self._put_back(taken)
+            raise
+
+    def _take(self, taken: list[SyncDelivery], limit: int | None, timeout_ms: int | None) -> None:
+        # In a forked child the lock may be held for ever.
+        self._portal.check_process()
+        deadline_s = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        try:
+            if not self._lock.acquire(timeout=-1 if timeout_ms is None else timeout_ms / 1000):
+                return
+            while not self._hand_out(taken, limit):
                 left_ms = None if deadline_s is None else max(0, round((deadline_s - time.monotonic()) * 1000))
-                arrived = self._portal.run(self._subscription.next_batch(timeout_ms=left_ms))
-                if not arrived:
-                    return []
-                self._batch.extend(arrived)
+                if not self._portal.run(self._fill(left_ms)):
+                    return
         finally:
-            self._lock.release()
+            # Nothing is called before, since a thread is interrupted at calls: it must not be left locked.
+            try:  # noqa: SIM105
+                self._lock.release()
+            except RuntimeError:
+                pass  # we do not hold it
+
+    def _hand_out(self, taken: list[SyncDelivery], limit: int | None) -> bool:
+        """Move deliveries into `taken`; whether there are any."""
+        batch = self._batch
+        while batch and (limit is None or len(taken) < limit):
+            delivery = batch[0]
+            # What the broker has put back since it came here comes again.
+            if not delivery.is_void:
+                taken.append(delivery)
+            batch.popleft()
+        return bool(taken)
+
+    def _put_back(self, taken: list[SyncDelivery]) -> None:
+        """Interrupted: what was to be handed out is still here."""
+        if taken and self._batch and self._batch[0] is taken[-1]:
+            taken.pop()
+        self._batch.extendleft(reversed(taken))
+
+    async def _fill(self, timeout_ms: int | None) -> bool:
+        """On the loop: wait for something to be here; whether it is."""
+        if not self._batch:
+            if self._filling is None or self._filling.done():
+                self._filling = asyncio.create_task(self._arrival())
+                self._filling.add_done_callback(heard)
+            await asyncio.wait({self._filling}, timeout=None if timeout_ms is None else timeout_ms / 1000)
+            if self._filling.done():
+                self._filling.result()
+        return bool(self._batch)
+
+    async def _arrival(self) -> None:
+        self._batch.extend(await self._subscription.next_batch())
 
     def ack_up_to(self, delivery: SyncDelivery) -> None:
         """Acknowledge it and everything delivered before it to this subscription; not waited for."""
         settler = delivery.settler
         assert isinstance(settler, TagSettler)
+        settler.check_process()
         call_on(settler.loop, lambda: settler.ack_up_to(delivery.tag))
 
     def settled(self) -> None:
@@ -95,11 +144,15 @@ class SyncSubscription:
         """Take no more, give back what was not handed out, and wait until what was settled is on the broker's disk."""
         # First no more, then back: what is given back while we are subscribed is pushed to us again.
         self._portal.run(self._subscription.stop())
+        with self._lock:
+            self._portal.run(self._give_back())
+        self._portal.run(self._subscription.close())
+
+    async def _give_back(self) -> None:
         while self._batch:
             delivery = self._batch.popleft()
             if not delivery.is_void:
                 delivery.settle_soon(RELEASE)
-        self._portal.run(self._subscription.close())
 
     def __enter__(self) -> Self:
         return self

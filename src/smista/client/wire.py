@@ -85,6 +85,16 @@ class BatchAnswer(msgspec.Struct):
     """Of a brief answer."""
 
 
+class Receive(msgspec.Struct, omit_defaults=True):
+    queue: str
+    limit: int
+    wait_ms: int = 0
+    lease_ms: int | None = None
+    consumer: str = ""
+    raw: bool | None = None
+    namespace: str | None = None
+
+
 class Subscribe(msgspec.Struct, omit_defaults=True):
     queue: str
     prefetch: int | None = None

@@ -373,6 +373,16 @@ def _(http: Caller) -> Refusal:
         return told(json.loads(stream.recv(PATIENCE_S)))
 
 
+@provokes("request_cancelled")
+def _(http: Caller) -> Refusal:
+    queue = http.new_queue()
+    with stream_of(http) as stream:
+        stream.send(f'{{"id": 7, "command": "queue.receive", "payload": {{"queue": "{queue}", "wait_ms": 20000}}}}')
+        stream.send('{"id": 8, "command": "cancel", "payload": {"request": 7}}')
+        answers = [json.loads(stream.recv(PATIENCE_S)) for _ in range(2)]
+        return told(next(answer for answer in answers if answer["id"] == 7))
+
+
 # -- provoked on servers of their own ---------------------------------------------------------------------------------
 
 

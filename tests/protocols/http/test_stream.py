@@ -364,3 +364,21 @@ def test_a_frame_over_the_limit_closes_the_connection(tmp_path: Path) -> None:
         with Talk(server.address) as another:
             another.subscribe(queue)
             assert another.messages(1)[0]["retry_count"] == 1
+
+
+def test_a_long_poll_can_be_taken_back_and_takes_nothing_then(talk: Talk, http: Caller, queue: str) -> None:
+    talk.send({"id": "waits", "command": "queue.receive", "payload": {"queue": queue, "wait_ms": 20_000}})
+    assert talk.ask("cancel", request="waits") == {"cancelled": True}
+    assert talk.next()["error"]["code"] == "request_cancelled"
+    http.publish(queue, "for whoever is there")
+    stats = http.stats(queue)
+    assert (stats["ready"], stats["in_flight"]) == (1, 0)
+
+
+def test_what_was_answered_or_never_asked_cannot_be_taken_back(talk: Talk, http: Caller, queue: str) -> None:
+    http.publish(queue, "x")
+    talk.send({"id": "took", "command": "queue.receive", "payload": {"queue": queue, "wait_ms": 20_000}})
+    assert talk.next()["id"] == "took"
+    for name in ("took", "unheard of", None, 7):
+        assert talk.ask("cancel", request=name) == {"cancelled": False}
+    assert http.stats(queue)["in_flight"] == 1

@@ -196,3 +196,17 @@ async def test_a_log_that_fails_is_told_and_nothing_is_confirmed(
     while answer["id"] != "queue.stats":
         answer = await peer.next()
     assert answer["error"]["code"] == "broker_stopped"
+
+
+async def test_what_came_for_a_peer_in_the_moment_it_went_is_given_back(broker: Broker, peer: Peer) -> None:
+    peer.send("queue.receive", queue="q", wait_ms=20_000)
+    await until(lambda: bool(peer.stream._waiting))
+    [poll], [request] = peer.stream._waiting, peer.stream._tasks
+    broker.publish_now("q", [Publication(b"a")])
+    await until(poll.done)
+    # Its result is there, and whoever passes it on has not run again when the connection ends.
+    assert not request.done()
+    assert broker.stats("q").in_flight == 1
+    request.cancel()
+    await until(lambda: broker.stats("q").in_flight == 0)
+    assert broker.stats("q").ready == 1

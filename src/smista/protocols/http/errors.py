@@ -13,6 +13,7 @@ BrokerError
     ├── StageNotFound
     ├── StageBusy
     ├── StageDamaged
+    ├── RequestCancelled
     └── TooManyRequests
 """
 
@@ -89,6 +90,12 @@ class StageDamaged(RequestError):
     code = "stage_damaged"
 
 
+class RequestCancelled(RequestError):
+    """Whoever sent it has taken it back while it waited; it has taken nothing."""
+
+    code = "request_cancelled"
+
+
 class TooManyRequests(RequestError):
     """More in flight on one connection than it may have."""
 
@@ -139,6 +146,7 @@ STATUS = {
     "queue_in_use": 409,
     "queue_not_empty": 409,
     "queue_not_found": 404,
+    "request_cancelled": 409,
     "request_too_large": 413,
     "stage_busy": 409,
     "stage_damaged": 409,

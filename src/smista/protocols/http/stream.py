@@ -32,17 +32,21 @@ from smista.protocols.http.asgi import Event, Receive, Send
 from smista.protocols.http.commands import DECODERS, Door
 from smista.protocols.http.commands.claims import MakeClaim
 from smista.protocols.http.commands.dead_letters import RedriveDeadLetters
-from smista.protocols.http.commands.receiving import Consume
+from smista.protocols.http.commands.receiving import Consume, Messages
 from smista.protocols.http.commands.receiving import Receive as ReceiveCommand
-from smista.protocols.http.errors import ErrorBody, TooManyRequests, UnknownCommand, error_body
+from smista.protocols.http.errors import ErrorBody, RequestCancelled, TooManyRequests, UnknownCommand, error_body
 from smista.protocols.http.formats import JSON, Format
+from smista.protocols.http.messages import MessageView
 from smista.protocols.http.outbox import Outbox
 from smista.protocols.http.staging import Staging
 from smista.protocols.http.stream_frames import (
     NO_PAYLOAD,
     OWN_DECODERS,
     Answer,
+    Cancel,
+    Cancelled,
     Refusal,
+    RequestId,
     StreamRequest,
     Subscribe,
     read_frame,
@@ -112,6 +116,10 @@ class Stream:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._waiting: set[asyncio.Future[object]] = set()
         """What waits for something to happen, in one of the tasks."""
+        self._cancellable: dict[RequestId, asyncio.Future[object]] = {}
+        """Of those, the ones that can be taken back, by the number of their request ..."""
+        self._taken_back: set[asyncio.Future[object]] = set()
+        """... and the ones that were."""
         self._has_room = asyncio.Event()
         self._farewell: tuple[int, str] | None = None
 
@@ -270,32 +278,71 @@ class Stream:
             command = decode(payload)
             del payload
             if type(command) in _MAY_WAIT and _waits(command):
-                return await self._wait_for(command.run(self._door))
+                return await self._wait_for(command.run(self._door), request.id)
             return await command.run(self._door)
         decode_own = self._own_decoders.get(request.command)
         if decode_own is None:
             raise UnknownCommand(f"There is no command {request.command[:100]!r}; see docs/commands.md.")
         own = decode_own(payload)
         del payload
+        if isinstance(own, Cancel):
+            return self._cancel(own)
         if isinstance(own, Subscribe) and self._farewell is not None:
             raise BrokerClosed("The broker is stopping; subscribe again in a moment.")
         return await self._subscriptions.carry_out(own)
 
-    async def _wait_for(self, work: Awaitable[object]) -> object:
-        """The result of something that may take long: there is a bound to those, and `close` ends them."""
+    async def _wait_for(self, work: Awaitable[object], request_id: RequestId) -> object:
+        """The result of something that may take long: there is a bound to those, and `close` and `cancel` end them."""
         waiting = asyncio.ensure_future(work)
         try:
             if len(self._waiting) >= WAITING_MAX:
                 raise TooManyRequests(f"{WAITING_MAX} requests wait on this connection; let one of them end first.")
             self._waiting.add(waiting)
+            if request_id is not None:
+                self._cancellable.setdefault(request_id, waiting)
             return await waiting
         except asyncio.CancelledError:
-            if self._farewell is None:
-                raise
-            raise BrokerClosed("The broker is stopping; ask again in a moment.") from None
+            if waiting in self._taken_back:
+                raise RequestCancelled(
+                    "This request was taken back by whoever sent it; it has taken nothing."
+                ) from None
+            if self._farewell is not None:
+                raise BrokerClosed("The broker is stopping; ask again in a moment.") from None
+            # The peer is gone, and would not hear of what had just come for it.
+            waiting.add_done_callback(self._give_back)
+            raise
         finally:
             waiting.cancel()
             self._waiting.discard(waiting)
+            self._taken_back.discard(waiting)
+            if self._cancellable.get(request_id) is waiting:
+                del self._cancellable[request_id]
+
+    def _cancel(self, command: Cancel) -> Cancelled:
+        waiting = self._cancellable.get(command.request)
+        # One that has its result is answered with it, and whoever asked can give it back.
+        if waiting is None or not waiting.cancel():
+            return Cancelled(False)
+        self._taken_back.add(waiting)
+        return Cancelled(True)
+
+    def _give_back(self, done: asyncio.Future[object]) -> None:
+        """Release what was received for somebody who will not hear of it."""
+        if (
+            done.cancelled()
+            or done.exception() is not None
+            or self._broker.is_closed
+            or self._broker.failure is not None
+        ):
+            return
+        match done.result():
+            case Messages(messages=views):
+                texts = [view.receipt for view in views]
+            case MessageView(receipt=receipt):
+                texts = [receipt]
+            case _:
+                return
+        self._broker.release_now([self._broker.receipt(text) for text in texts if isinstance(text, str)])
 
 
 def _in_order(requests: list[StreamRequest]) -> Iterator[list[StreamRequest]]:

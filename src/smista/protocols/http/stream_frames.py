@@ -59,6 +59,17 @@ class Unsubscribe(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     subscription: int
 
 
+class Cancel(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Take back a request that still waits for something to happen."""
+
+    request: RequestId
+
+
+class Cancelled(msgspec.Struct):
+    cancelled: bool
+    """False where it was answered already, or never waited: its answer counts."""
+
+
 class Tags(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which deliveries a command is about."""
 
@@ -88,6 +99,7 @@ STREAM_COMMANDS: dict[str, type] = {
     "subscribe": Subscribe,
     "credit": Credit,
     "unsubscribe": Unsubscribe,
+    "cancel": Cancel,
     "ack": AcknowledgeTags,
     "nack": NackTags,
     "release": ReleaseTags,

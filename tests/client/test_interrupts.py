@@ -1,0 +1,180 @@
+"""A synchronous call that is interrupted, by Ctrl-C or by a signal handler that raises, owns nothing; and what a forked
+child inherits does not hang."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+import pytest
+
+from smista import Client
+from smista.client import ClientClosed, SyncDelivery
+from smista.client.sync_subscription import SyncSubscription
+
+COUNT = 5
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises."""
+
+
+def interrupted_at(point: int, call: Callable[[], Any]) -> tuple[bool, Any]:
+    """Call it, and raise at the so-many-th place where Python looks for signals: at the start of functions, and after
+    each call of one that is not in Python. Whether it was reached, and what the call returned."""
+    points = itertools.count(1)
+
+    def watch(frame: FrameType, event: str, _: Any) -> None:
+        if event in ("call", "c_return") and next(points) == point:
+            sys.setprofile(None)
+            raise Interrupt
+
+    sys.setprofile(watch)
+    try:
+        return False, call()
+    except Interrupt:
+        return True, None
+    finally:
+        sys.setprofile(None)
+
+
+def all_back(client: Client, queue: str) -> None:
+    """Wait until nothing is held; nothing may have failed by then."""
+    ends_at_s = time.monotonic() + 30
+    while (stats := client.stats(queue)).in_flight:
+        assert time.monotonic() < ends_at_s
+        time.sleep(0.002)
+    assert (stats.ready, stats.dead_lettered_total) == (COUNT, 0)
+
+
+@pytest.fixture
+def fragile(sync_client: Client, queue: str) -> str:
+    """A queue with some messages, in which one failure makes a dead letter."""
+    sync_client.declare_queue(queue, max_retries=0)
+    sync_client.put_many(queue, range(COUNT))
+    return queue
+
+
+# A coroutine that was made and not handed to the loop yet.
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_receive_that_is_interrupted_has_taken_nothing(broker_url: str, sync_client: Client, fragile: str) -> None:
+    with Client(broker_url) as other:
+        for point in itertools.count(1):
+            is_interrupted, received = interrupted_at(point, lambda: other.receive(fragile, 2))
+            for delivery in received or ():
+                delivery.release()
+            all_back(sync_client, fragile)
+            if not is_interrupted:
+                return
+
+
+def _next(subscription: SyncSubscription) -> list[SyncDelivery]:
+    delivery = subscription.next(timeout_ms=10_000)
+    return [] if delivery is None else [delivery]
+
+
+def _iterate(subscription: SyncSubscription) -> list[SyncDelivery]:
+    return [next(subscription)]
+
+
+def _next_batch(subscription: SyncSubscription) -> list[SyncDelivery]:
+    return subscription.next_batch(2)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("take", [_next, _iterate, _next_batch])
+def test_what_comes_while_it_is_interrupted_is_handed_out_by_the_next_call(
+    broker_url: str, sync_client: Client, fragile: str, take: Callable[[SyncSubscription], list[SyncDelivery]]
+) -> None:
+    with Client(broker_url) as other:
+        for point in itertools.count(1):
+            with other.subscribe(fragile, prefetch=COUNT) as subscription:
+                is_interrupted, _ = interrupted_at(point, lambda: take(subscription))
+                if not is_interrupted:
+                    return
+                taken = [subscription.next(timeout_ms=30_000) for _ in range(COUNT)]
+                assert [each and each.json() for each in taken] == list(range(COUNT)), f"after an interrupt at {point}"
+                for delivery in taken:
+                    assert delivery is not None
+                    delivery.release()
+            all_back(sync_client, fragile)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_closing_that_was_interrupted_can_be_repeated(broker_url: str, sync_client: Client, fragile: str) -> None:
+    with Client(broker_url) as other:
+        for point in itertools.count(1):
+            subscription = other.subscribe(fragile, prefetch=COUNT)
+            delivery = next(subscription)
+            delivery.release()
+            is_interrupted, _ = interrupted_at(point, subscription.close)
+            subscription.close()
+            all_back(sync_client, fragile)
+            if not is_interrupted:
+                return
+
+
+# -- forks ------------------------------------------------------------------------------------------------------------
+
+
+def in_a_child(call: Callable[[], Any]) -> str:
+    """Call it in a forked child; the name of what it raised."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        _report(writing, call)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        said = stream.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def _report(writing: int, call: Callable[[], Any]) -> NoReturn:
+    said = "nothing"
+    try:
+        call()
+    except BaseException as error:
+        said = type(error).__name__
+    finally:
+        os.write(writing, said.encode())
+        os._exit(0)
+
+
+CALLS: dict[str, Callable[[SyncSubscription, SyncDelivery], Any]] = {
+    "ack": lambda _, delivery: delivery.ack(),
+    "nack": lambda _, delivery: delivery.nack("no"),
+    "release": lambda _, delivery: delivery.release(),
+    "extend": lambda _, delivery: delivery.extend(1_000),
+    "ack_soon": lambda _, delivery: delivery.ack_soon(),
+    "nack_soon": lambda _, delivery: delivery.nack_soon(),
+    "with": lambda _, delivery: delivery.__exit__(None, None, None),
+    "ack_up_to": lambda subscription, delivery: subscription.ack_up_to(delivery),
+    "next": lambda subscription, _: subscription.next(timeout_ms=1_000),
+    "next_batch": lambda subscription, _: subscription.next_batch(),
+    "settled": lambda subscription, _: subscription.settled(),
+    "set_prefetch": lambda subscription, _: subscription.set_prefetch(1),
+    "close": lambda subscription, _: subscription.close(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("is_pushed", [True, False])
+def test_in_a_forked_child_every_call_says_so_at_once(
+    sync_client: Client, fragile: str, name: str, is_pushed: bool
+) -> None:
+    with sync_client.subscribe(fragile, prefetch=1) as subscription:
+        pushed = next(subscription)
+        [received] = sync_client.receive(fragile)
+        delivery = pushed if is_pushed else received
+        if name == "ack_up_to" and not is_pushed:
+            return
+        assert in_a_child(lambda: CALLS[name](subscription, delivery)) == ClientClosed.__name__
+        assert not delivery.is_settled
+        pushed.ack()
+        received.ack()
