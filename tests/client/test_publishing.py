@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from smista import AsyncClient
+from smista import AsyncClient, Client
 from smista.client import Publication, Published
 from smista.core.errors import InvalidArgument, InvalidPriority, MessageTooLarge, QueueFull, QueueNotFound
 from smista.errors import BrokerError
+from tests.client.relay import Relay
 
 
 async def bodies(client: AsyncClient, queue: str) -> list[bytes | None]:
@@ -189,3 +190,87 @@ async def test_send_message_is_publish_by_another_name(client: AsyncClient, orde
     late_id = await client.send_message(orders, b"late", delay_seconds=60)
     assert (await client.get(orders, message_id)).priority == 3
     assert (await client.get(orders, late_id)).state == "scheduled"
+
+
+BAD: list[dict[str, Any]] = [
+    {"group": ""},
+    {"priority": 300},
+    {"priority": "high"},
+    {"delay_ms": -1},
+    {"ttl_ms": 1.5},
+    {"deduplication_id": "d" * 2_000},
+    {"headers": {"a": b"bytes"}},
+    {"headers": []},
+    {"headers": {1: 2}},
+    {"max_retries": -1},
+    {"content_type": 7},
+    {"delay_ms": 1, "deliver_at_ms": 1},
+    {"timestamp_ms": 1 << 60},
+    {"headers": {"large": "x" * 70_000}},
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: " ".join(bad))
+async def test_one_tasks_invalid_publish_fails_nobody_elses(
+    client: AsyncClient, orders: str, bad: dict[str, Any]
+) -> None:
+    results = await asyncio.gather(
+        client.publish(orders, b"1"),
+        client.publish(orders, b"2", headers={"a": 1}),
+        client.publish(orders, b"bad", **bad),
+        client.publish(orders, b"3", priority=0),
+        return_exceptions=True,
+    )
+    assert [isinstance(result, BrokerError) for result in results] == [False, False, True, False]
+    assert await bodies(client, orders) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: " ".join(bad))
+async def test_put_many_goes_on_after_one_that_is_invalid(
+    client: AsyncClient, orders: str, bad: dict[str, Any]
+) -> None:
+    done = await client.put_many(orders, [b"1", Publication(b"2"), Publication(b"bad", **bad), Publication(b"3"), b"4"])
+    assert (done.accepted, done.refused, [place for place, _ in done.errors]) == (4, 1, [2])
+    assert await bodies(client, orders) == [b"1", b"2", b"3", b"4"]
+
+
+async def test_put_many_goes_on_after_one_that_no_request_can_carry(
+    client: AsyncClient, sync_client: Client, orders: str
+) -> None:
+    """And nobody's connection breaks for it, which would cost others their deliveries."""
+    huge = b"x" * (17 << 20)
+    async with client.subscribe(orders, prefetch=1) as subscription:
+        await client.publish(orders, b"held")
+        delivery = await anext(subscription)
+        done = await client.put_many(orders, [b"1", huge, b"2", Publication(huge), b"3"])
+        assert (done.accepted, done.refused, [place for place, _ in done.errors]) == (3, 2, [1, 3])
+        results: list[object] = []
+        done = sync_client.put_many(orders, [b"4", huge, b"5"], on_result=lambda place, result: results.append(result))
+        assert (done.accepted, [isinstance(each, MessageTooLarge) for each in results]) == (2, [False, True, False])
+        await delivery.ack()  # raises when the connection was lost
+
+
+async def test_a_request_that_is_too_large_is_not_sent_by_whoever_connects_for_it(broker_url: str, orders: str) -> None:
+    other = AsyncClient(broker_url)
+    with pytest.raises(MessageTooLarge):
+        await other.publish(orders, b"x" * (17 << 20))
+    await other.publish(orders, b"small")
+    await other.close()
+
+
+async def test_after_a_break_duplicates_are_told_message_by_message(
+    relay: Relay, client: AsyncClient, orders: str
+) -> None:
+    await client.publish(orders, b"before", deduplication_id="theirs")
+    async with AsyncClient(relay.address) as other:
+        relay.hold_answers()
+        putting = asyncio.create_task(
+            other.put_many(
+                orders, [Publication(b"again", deduplication_id="theirs"), Publication(b"1"), Publication(b"2")]
+            )
+        )
+        await relay.has_held.wait()
+        relay.cut()
+        done = await putting
+    assert (done.accepted, done.duplicates) == (2, 1)
+    assert (await client.stats(orders)).depth == 3

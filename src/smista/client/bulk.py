@@ -9,6 +9,7 @@ by one batch, so that a slow one still has its messages sent as they come.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, TypeAlias
@@ -20,6 +21,7 @@ from smista.client.publication import Publication, body_of
 from smista.client.publisher import MESSAGE_BYTES, published, raw_message
 from smista.client.session import Pending
 from smista.client.wire import BatchAnswer, PublishBatch, Result, decode_batch_answer
+from smista.core.errors import MessageTooLarge
 from smista.errors import BrokerError
 
 ERRORS_MAX = 1_000
@@ -31,14 +33,19 @@ OnResult: TypeAlias = Callable[[int, Published | BrokerError], object]
 class Chunk:
     """Some messages in a row: bodies of one content type, or whole messages."""
 
-    __slots__ = ("bodies", "content_type", "has_own_ids", "messages", "size")
+    __slots__ = ("bodies", "content_type", "messages", "own_ids", "size")
 
     def __init__(self, content_type: str | None, *, is_plain: bool) -> None:
         self.bodies: list[bytes] = []
         self.messages: list[msgspec.Raw] | None = None if is_plain else []
         self.content_type = content_type
-        self.has_own_ids = False
+        self.own_ids: set[int] = set()
+        """The places of those that have deduplication ids of their own."""
         self.size = 0
+
+    @property
+    def has_own_ids(self) -> bool:
+        return bool(self.own_ids)
 
     @property
     def count(self) -> int:
@@ -47,7 +54,8 @@ class Chunk:
     def payload(self, queue: str, *, brief: bool) -> PublishBatch:
         if self.messages is None:
             return PublishBatch(queue, bodies=self.bodies, content_type=self.content_type, brief=brief)
-        return PublishBatch(queue, messages=self.messages, brief=brief)
+        # Of those with ids of their own it matters which one was a duplicate.
+        return PublishBatch(queue, messages=self.messages, brief=brief and not self.own_ids)
 
 
 class Chunker:
@@ -101,9 +109,10 @@ class Chunker:
             full, chunk = chunk, Chunk(None, is_plain=False)
             self._chunk = chunk
         assert chunk.messages is not None
+        if publication.deduplication_id is not None:
+            chunk.own_ids.add(len(chunk.messages))
         chunk.messages.append(message)
         chunk.size += size
-        chunk.has_own_ids = chunk.has_own_ids or publication.deduplication_id is not None
         return full
 
 
@@ -160,19 +169,20 @@ class Tally:
         self._on_progress = on_progress
         self._on_result = on_result
 
-    def count(self, pending: Pending, *, has_own_ids: bool) -> None:
-        """Count an answered batch; raises what the broker refused all of it with."""
+    def count(self, pending: Pending, chunk: Chunk) -> None:
+        """Count an answered batch; raises what the broker refuses all of them for, this batch and any other."""
         try:
             answer = decode_batch_answer(pending.answer.result())
-        except BrokerError as error:
-            error.add_note(f"{self.summary.accepted} messages before these were accepted.")
-            raise
-        is_ours = pending.is_resent and not has_own_ids
-        if self.is_brief:
-            self._count_brief(answer, is_ours=is_ours)
+        except MessageTooLarge as error:
+            # As a request, which says nothing of the next one.
+            for _ in range(chunk.count):
+                self._count_outcome(error)
         else:
-            for result in answer.results:
-                self._count_one(result, is_ours=is_ours)
+            if answer.results:
+                for place, result in enumerate(answer.results):
+                    self._count_one(result, is_ours=pending.is_resent and place not in chunk.own_ids)
+            else:
+                self._count_brief(answer, is_ours=pending.is_resent)
         if self._on_progress is not None:
             self._on_progress(self.summary.count)
 
@@ -184,14 +194,21 @@ class Tally:
         for refusal in answer.errors:
             self._count_refused(start + refusal.index, refusal.error())
 
+    def count_rest(self, rest: Iterable[tuple[Pending, Chunk]], error: BrokerError) -> None:
+        """Count what was under way when a batch was refused with `error`, and note there how many were accepted."""
+        for pending, chunk in rest:
+            with contextlib.suppress(BrokerError):
+                self.count(pending, chunk)
+        error.add_note(f"{self.summary.accepted} messages before these were accepted.")
+
     def _count_one(self, result: Result, *, is_ours: bool) -> None:
+        self._count_outcome(published(result, is_ours=is_ours) if result.error is None else result.error.error())
+
+    def _count_outcome(self, outcome: Published | BrokerError) -> None:
         index = self.summary.count
-        outcome: Published | BrokerError
-        if result.error is not None:
-            outcome = result.error.error()
+        if isinstance(outcome, BrokerError):
             self._count_refused(index, outcome)
         else:
-            outcome = published(result, is_ours=is_ours)
             self.summary.duplicates += outcome.is_duplicate
             self.summary.accepted += not outcome.is_duplicate
         if self._on_result is not None:

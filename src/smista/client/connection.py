@@ -22,6 +22,8 @@ _CLOSE_TIMEOUT_S = 2.0
 _PING_INTERVAL_S = 20.0
 _WRITE_BYTES_MAX = 1 << 20
 _TOO_BIG = 1009
+_FRAME_BYTES_MAX = 1 << 31
+"""Where the broker does not say; it closes the connection then, and the session guesses for which frame."""
 
 
 class Connection:
@@ -33,6 +35,8 @@ class Connection:
         self._has_frames = asyncio.Event()
         self._is_closing = False
         self._writer = asyncio.create_task(self._write(), name="smista-writer")
+        self.frame_bytes_max = _frame_bytes_max(socket)
+        """The longest frame the broker says it takes."""
         self.is_over = False
         self.ending = ""
         """Why it is over."""
@@ -106,6 +110,11 @@ class Connection:
                     await self._socket.send(outbox.popleft())
         except ConnectionClosed:
             pass  # `receive` hears of it too, and tells why
+
+
+def _frame_bytes_max(socket: ClientConnection) -> int:
+    said = "" if socket.response is None else socket.response.headers.get("Smista-Frame-Bytes-Max", "")
+    return int(said) if said.isdecimal() else _FRAME_BYTES_MAX
 
 
 def _failed(url: str, error: Exception, timeout_ms: int) -> ConnectionFailed:

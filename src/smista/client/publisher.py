@@ -133,6 +133,8 @@ class Publisher:
 
     def _request(self, payload: PublishBatch) -> Pending:
         payload.batch_id = self.new_id()
+        # What travels together may be of several tasks, and one's mistake is not the others'.
+        payload.partial = True if payload.messages is not None else None
         payload.namespace = self._namespace
         return self._session.request("queue.publish_batch", payload, is_repeatable=payload.batch_id is not None)
 

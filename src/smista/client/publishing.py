@@ -14,8 +14,9 @@ from smista.client.bulk import Chunk, OnProgress, OnResult, Tally, chunks, chunk
 from smista.client.calls import Calls
 from smista.client.publication import Properties, Publication, body_of
 from smista.client.publisher import BATCH_BYTES, BATCH_COUNT, Publisher
-from smista.client.session import Pending
+from smista.client.session import Pending, heard
 from smista.core.settings import check_text
+from smista.errors import BrokerError
 
 
 class PublishingCalls(Calls):
@@ -55,15 +56,14 @@ class PublishingCalls(Calls):
         """
         check_text("queue", queue)
         tally = Tally(on_progress, on_result)
-        under_way: deque[tuple[Pending, bool]] = deque()
+        under_way: deque[tuple[Pending, Chunk]] = deque()
 
         async def put(chunk: Chunk) -> None:
             payload = chunk.payload(queue, brief=tally.is_brief)
-            under_way.append((await self._publisher.put(payload, chunk.count, chunk.size), chunk.has_own_ids))
+            under_way.append((await self._publisher.put(payload, chunk.count, chunk.size), chunk))
             await asyncio.sleep(0)  # or nothing would leave before the window is full
             while under_way and under_way[0][0].answer.done():
-                pending, has_own_ids = under_way.popleft()
-                tally.count(pending, has_own_ids=has_own_ids)
+                tally.count(*under_way.popleft())
 
         try:
             if isinstance(messages, AsyncIterable):
@@ -73,13 +73,17 @@ class PublishingCalls(Calls):
                 for chunk in chunks(messages, batch_count, batch_bytes):
                     await put(chunk)
             while under_way:
-                pending, has_own_ids = under_way.popleft()
-                await asyncio.wait({pending.answer})
-                tally.count(pending, has_own_ids=has_own_ids)
+                await asyncio.wait({under_way[0][0].answer})
+                tally.count(*under_way.popleft())
+        except BrokerError as error:
+            if under_way:
+                await asyncio.wait({pending.answer for pending, _ in under_way})
+            tally.count_rest(under_way, error)
+            raise
         finally:
             for pending, _ in under_way:
                 # After an error nobody asks for these any more.
-                pending.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+                pending.answer.add_done_callback(heard)
         return tally.summary
 
     async def put_chunk(self, queue: str, chunk: Chunk, *, brief: bool) -> Pending:

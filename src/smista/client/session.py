@@ -124,11 +124,21 @@ class Session:
         pending = Pending(request_id, frame, asyncio.get_running_loop().create_future(), is_repeatable=is_repeatable)
         self._pending[request_id] = pending
         if (connection := self.connection) is not None:
-            pending.is_sent = True
-            connection.send(frame)
+            self._send(connection, pending)
         else:
             self._start(self._retry_for_ms if self._has_connected else 0)
         return pending
+
+    def _send(self, connection: Connection, pending: Pending) -> None:
+        size = len(pending.frame)
+        if size > connection.frame_bytes_max:
+            # Sent, it would break the connection, and everybody's requests and deliveries with it.
+            limit = connection.frame_bytes_max
+            said = f"The broker would have refused a request of {size} bytes: it takes {limit}; send less at a time."
+            self._fail(pending.number, MessageTooLarge(said))
+        else:
+            pending.is_sent = True
+            connection.send(pending.frame)
 
     async def call(
         self, command: str, payload: object, decode: Callable[[msgspec.Raw], T], *, is_repeatable: bool
@@ -260,10 +270,9 @@ class Session:
         self._connection = connection
         self._has_connected = True
         self._forget_abandoned()
-        for pending in self._pending.values():
+        for pending in list(self._pending.values()):
             pending.is_resent = pending.is_resent or pending.is_sent
-            pending.is_sent = True
-            connection.send(pending.frame)
+            self._send(connection, pending)
         for feed in list(self._feeds):
             feed.opened(connection)
         for connected in self._connecting:

@@ -27,7 +27,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from smista.client.answers import PutSummary
 from smista.client.async_client import AsyncClient
-from smista.client.bulk import OnProgress, OnResult, Tally, chunks
+from smista.client.bulk import Chunk, OnProgress, OnResult, Tally, chunks
 from smista.client.errors import ClientClosed
 from smista.client.message import SyncDelivery
 from smista.client.pages import Pages
@@ -95,7 +95,7 @@ class Client:
     def close(self) -> None:
         """End the subscriptions, wait until what was settled is on the broker's disk, and close the connection.
 
-        Other calls under way fail with `ClientClosed`.
+        Other calls under way fail with `ClientClosed`. It goes on when whoever waits for it is cancelled.
         """
         self._shut()
 
@@ -140,19 +140,23 @@ class Client:
         """As `AsyncClient.put_many`. The messages are taken, and the callbacks called, in the calling thread."""
         check_text("queue", queue)
         tally = Tally(on_progress, on_result)
-        under_way: deque[tuple[Call[Pending], bool]] = deque()
+        under_way: deque[tuple[Call[Pending], Chunk]] = deque()
 
         def count_first() -> None:
-            call, has_own_ids = under_way.popleft()
-            tally.count(call.wait(), has_own_ids=has_own_ids)
+            call, chunk = under_way.popleft()
+            tally.count(call.wait(), chunk)
 
-        for chunk in chunks(messages, batch_count, batch_bytes):
-            call = self._portal.submit(self._client.put_chunk(queue, chunk, brief=tally.is_brief))
-            under_way.append((call, chunk.has_own_ids))
-            while under_way and (under_way[0][0].is_done or len(under_way) >= _BATCHES_UNDER_WAY_MAX):
+        try:
+            for chunk in chunks(messages, batch_count, batch_bytes):
+                call = self._portal.submit(self._client.put_chunk(queue, chunk, brief=tally.is_brief))
+                under_way.append((call, chunk))
+                while under_way and (under_way[0][0].is_done or len(under_way) >= _BATCHES_UNDER_WAY_MAX):
+                    count_first()
+            while under_way:
                 count_first()
-        while under_way:
-            count_first()
+        except BrokerError as error:
+            tally.count_rest([(call.wait(), chunk) for call, chunk in under_way], error)
+            raise
         return tally.summary
 
     def receive(

@@ -53,6 +53,8 @@ class PublishBatch(msgspec.Struct, omit_defaults=True):
     """Sent again under the same one, the batch is not stored again."""
     brief: bool = False
     """Answer with counts and errors, not with a result for each."""
+    partial: bool | None = None
+    """Refuse a message that cannot be read by itself, not the whole batch."""
     namespace: str | None = None
 
 

@@ -77,6 +77,7 @@ class Server:
         self._door = HttpDoor(
             request_bytes_max=settings.request_bytes_max,
             output_bytes_max=settings.output_bytes_max,
+            websocket_frame_bytes_max=settings.websocket_frame_bytes_max,
             log_reader=self._log_reader,
             staged_folder=None if settings.memory else Path(settings.data) / "staged",
             staged_bytes_max=settings.staged_bytes_max,

@@ -282,3 +282,20 @@ def test_an_exchange_stores_in_all_queues_or_in_none(caller: Caller) -> None:
     assert len(caller.call("exchange.publish", exchange=exchange, message=1)["routed"]) == 2
     assert caller.refused("exchange.publish", exchange=exchange, message=2)[:2] == (429, "queue_full")
     assert caller.stats(roomy)["depth"] == 1
+
+
+def test_in_a_partial_batch_a_message_that_cannot_be_read_is_refused_by_itself(caller: Caller, queue: str) -> None:
+    messages = [{"message": 1}, {"message": 2, "priority": 999}, {"message": 3, "unheard_of": 1}, "x", {"message": 4}]
+    answer = caller.call("queue.publish_batch", queue=queue, messages=messages, partial=True)
+    assert answer["accepted"] == 2
+    codes = [result.get("error", {}).get("code") for result in answer["results"]]
+    assert codes == [None, "invalid_request", "invalid_request", "invalid_request", None]
+    assert "priority" in answer["results"][1]["error"]["message"]
+
+
+def test_what_is_wrong_with_a_partial_batch_itself_refuses_all_of_it(caller: Caller, queue: str) -> None:
+    messages = [{"message": 1, "priority": 999}]
+    for wrong in ({"batch_id": ""}, {"brief": 1}, {"unheard_of": 1}, {"messages": [messages[0]] * 10_001}):
+        payload = {"queue": queue, "messages": messages, "partial": True, **wrong}
+        assert caller.refused("queue.publish_batch", **payload).code == "invalid_request"
+    assert caller.refused("queue.publish_batch", queue=queue, messages=messages).code == "invalid_request"

@@ -91,6 +91,10 @@ class Neighbour(Protocol):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
+FRAME_BYTES_MAX_HEADER = b"smista-frame-bytes-max"
+"""Of the answer that opens a stream: a longer frame would break it, with all that is under way on it."""
+
+
 class HttpDoor:
     """An ASGI application. Until it has a broker it answers 503 to all but `/healthz`."""
 
@@ -99,6 +103,7 @@ class HttpDoor:
         *,
         request_bytes_max: int = 16 << 20,
         output_bytes_max: int = 16 << 20,
+        websocket_frame_bytes_max: int = 16 << 20,
         log_reader: LogReader | None = None,
         staged_folder: Path | None = None,
         staged_bytes_max: int = 1 << 30,
@@ -112,6 +117,7 @@ class HttpDoor:
         self._draining = asyncio.Event()
         self._request_bytes_max = request_bytes_max
         self._output_bytes_max = output_bytes_max
+        self._accepted_headers = [(FRAME_BYTES_MAX_HEADER, str(websocket_frame_bytes_max).encode())]
         self._streams: set[Stream] = set()
         self.sqs: Neighbour | None = None
         """Another door on the same port, asked first."""
@@ -266,7 +272,7 @@ class HttpDoor:
         except BrokerError as error:
             await _refuse_websocket(send, error)
             return
-        await send({"type": "websocket.accept", "subprotocol": chosen})
+        await send({"type": "websocket.accept", "subprotocol": chosen, "headers": self._accepted_headers})
         stream = Stream(
             broker,
             self.staging,

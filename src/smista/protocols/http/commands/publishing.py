@@ -15,9 +15,18 @@ from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine import Published
 from smista.errors import BrokerError
 from smista.protocols import properties
-from smista.protocols.http.commands.base import Choice, Command, Door, Milliseconds, Name, Seconds, command
+from smista.protocols.http.commands.base import (
+    DECODERS,
+    Choice,
+    Command,
+    Door,
+    Milliseconds,
+    Name,
+    Seconds,
+    command,
+)
 from smista.protocols.http.errors import ErrorBody, InvalidRequest, error_body
-from smista.protocols.http.formats import Format, Untranslatable, check_plain
+from smista.protocols.http.formats import Decoder, Format, Untranslatable, check_plain
 from smista.protocols.properties import JSON_BYTES, Properties
 
 BATCH_MAX = 10_000
@@ -213,6 +222,12 @@ class BatchAnswer(msgspec.Struct, omit_defaults=True, kw_only=True):
     errors: list[BatchError] | UnsetType = UNSET
 
 
+class Unreadable(MessageFields, kw_only=True):
+    """Stands in a batch for a message that could not be read."""
+
+    why: InvalidRequest
+
+
 @command
 class PublishBatch(Command):
     """Publish many messages to a queue; one that is refused does not keep the others out."""
@@ -230,6 +245,9 @@ class PublishBatch(Command):
     content_type: str | None = None
     batch_id: Annotated[str, msgspec.Meta(min_length=1, max_length=BATCH_ID_LENGTH_MAX)] | None = None
     brief: bool = False
+    partial: bool = False
+    """A message that cannot be read is refused by itself, rather than the whole batch: its neighbours may be
+    somebody else's."""
 
     async def run(self, door: Door) -> BatchAnswer:
         self.check_choices()
@@ -241,6 +259,8 @@ class PublishBatch(Command):
             publications = [Publication(body, envelope) for body in self.bodies]
         for index, fields in enumerate(self.messages or ()):
             try:
+                if isinstance(fields, Unreadable):
+                    raise fields.why
                 publications.append(publication(fields, door.request_format))
             except BrokerError as error:
                 refused[index] = error
@@ -266,6 +286,53 @@ class PublishBatch(Command):
                 for one in results
             ]
         return answer
+
+
+class _Loose(msgspec.Struct):
+    """As much of a batch as is needed to read its messages one by one."""
+
+    messages: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=BATCH_MAX)]
+    partial: bool = False
+
+
+class _BatchDecoder(Decoder[Any]):
+    """Reads a batch in one go, and a partial one that cannot be read so message by message."""
+
+    def __init__(self, spoken: Format) -> None:
+        self._whole = spoken.decoder(PublishBatch, place="payload")
+        self._loose = spoken.decoder(_Loose, place="payload")
+        self._rest = spoken.decoder(dict[str, msgspec.Raw], place="payload")
+        self._one = spoken.decoder(MessageFields, place="the message")
+        self._format = spoken
+
+    def __call__(self, data: bytes | memoryview | msgspec.Raw) -> PublishBatch:
+        try:
+            return self._whole(data)
+        except InvalidRequest:
+            rest = self._readable_rest(data)
+            if rest is None:
+                raise
+        # The rest may be wrong as well; that is said of the whole.
+        batch = self._whole(self._format.encode({**rest, "messages": []}))
+        batch.messages = [self._message(raw) for raw in self._loose(data).messages]
+        return batch
+
+    def _readable_rest(self, data: bytes | memoryview | msgspec.Raw) -> dict[str, msgspec.Raw] | None:
+        """What else the batch says, where it is a partial one."""
+        try:
+            return self._rest(data) if self._loose(data).partial else None
+        except InvalidRequest:
+            return None
+
+    def _message(self, raw: msgspec.Raw) -> MessageFields:
+        try:
+            return self._one(raw)
+        except InvalidRequest as error:
+            return Unreadable(why=error)
+
+
+for _each in DECODERS:
+    DECODERS[_each][PublishBatch.name] = _BatchDecoder(_each)
 
 
 class Routed(msgspec.Struct, omit_defaults=True):
