@@ -2,7 +2,9 @@
 
 A handler that hangs, and a process that is stopped in the middle, must lose their message, and one that is merely slow
 must keep it. So deliveries have a lease, and while a handler runs the lease is extended, up to `max_run_ms`; after that
-it runs out, and the broker gives the message to somebody else. The same holds for what waits for a handler.
+it runs out, and the broker gives the message to somebody else. What waits for a handler is kept as long as one of them
+still works. When all hang, nobody here will ever look at it, so it is given back, uncounted, and no more is taken until
+one of them has ended: else it would come again and again, and fail each time by running out of its lease.
 
 A subscription that ends, because its queue is gone, is tried again with a back-off: the queue may come.
 """
@@ -49,10 +51,10 @@ class Consumer:
             self._threads = DaemonPool(settings.concurrency, f"smista-{settings.queue}")
         self._subscription: Subscription[Delivered] | None = None
         self._running_since_s: dict[Delivered, float] = {}
-        self._waiting_since_s: dict[Delivered, float] = {}
-        """Since when each has been seen waiting for a handler."""
         self._given_up: set[Delivered] = set()
-        """Those whose leases are not extended any more."""
+        """Of those that run, the ones whose leases are not extended any more."""
+        self._is_stalled = False
+        """Whether all handlers hang, and nothing is taken."""
         self._is_stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -77,17 +79,9 @@ class Consumer:
 
     async def _consume(self, backoff: Backoff) -> BrokerError | None:
         """Have messages handled until the subscription ends; returns why it did."""
-        settings = self._settings
-        subscription = self._subscription = self._client.subscribe_as(
-            self._handler.kind,
-            settings.queue,
-            prefetch=settings.prefetch,
-            lease_ms=settings.lease_ms,
-            priority=settings.priority,
-            consumer=self._handler.name,
-        )
-        keeper = asyncio.create_task(self._keep_leases(subscription))
-        slots = [asyncio.create_task(self._take(subscription, backoff)) for _ in range(settings.concurrency)]
+        self._subscribe()
+        keeper = asyncio.create_task(self._keep_leases())
+        slots = [asyncio.create_task(self._take(backoff)) for _ in range(self._settings.concurrency)]
         try:
             [error, *_] = await asyncio.gather(*slots)
         finally:
@@ -95,19 +89,38 @@ class Consumer:
             for slot in slots:
                 slot.cancel()
             await asyncio.gather(keeper, *slots, return_exceptions=True)
-        await subscription.close()
+        assert self._subscription is not None
+        await self._subscription.close()
         return error
 
-    async def _take(self, subscription: Subscription[Delivered], backoff: Backoff) -> BrokerError:
+    def _subscribe(self) -> None:
+        settings = self._settings
+        self._is_stalled = False
+        self._subscription = self._client.subscribe_as(
+            self._handler.kind,
+            settings.queue,
+            prefetch=settings.prefetch,
+            lease_ms=settings.lease_ms,
+            priority=settings.priority,
+            consumer=self._handler.name,
+        )
+
+    async def _take(self, backoff: Backoff) -> BrokerError:
         while True:
+            # Asked each time: it is another one after all handlers have hung.
+            subscription = self._subscription
+            assert subscription is not None
             try:
                 delivery = await anext(subscription)
             except BrokerError as error:
+                if self._subscription is not subscription:
+                    continue
                 return error
             backoff.reset()
-            if delivery not in self._given_up:
-                await self._handle(delivery)
-            self._given_up.discard(delivery)
+            await self._handle(delivery)
+            if self._is_stalled and not self._is_stopping.is_set():
+                logger.warning("Queue %r: a handler has ended, so messages are taken again.", self._settings.queue)
+                self._subscribe()
 
     async def _handle(self, delivery: Delivered) -> None:
         self._running_since_s[delivery] = time.monotonic()
@@ -120,23 +133,37 @@ class Consumer:
             raise
         finally:
             del self._running_since_s[delivery]
-        if not delivery.is_settled:
+            self._given_up.discard(delivery)
+        if settling is not None and not delivery.is_settled:
             delivery.settle_soon(settling)
 
-    async def _keep_leases(self, subscription: Subscription[Delivered]) -> None:
+    async def _keep_leases(self) -> None:
         extension = Settling("extend", lease_ms=self._settings.lease_ms)
         while True:
             await asyncio.sleep(self._settings.lease_ms / 3000)
-            for delivery in self._to_be_kept(subscription.waiting()):
+            for delivery in self._to_be_kept():
                 assert delivery.settler is not None
                 delivery.settler.settle_soon(extension, delivery.name)
+            if len(self._given_up) >= self._settings.concurrency and not self._is_stalled:
+                await self._stall()
 
-    def _to_be_kept(self, waiting: list[Delivered]) -> Iterator[Delivered]:
+    async def _stall(self) -> None:
+        assert self._subscription is not None
+        self._is_stalled = True
+        logger.error(
+            "Queue %r: all %d handlers hang, so no messages are taken until one of them ends.",
+            self._settings.queue,
+            self._settings.concurrency,
+        )
+        await self._subscription.stop()
+
+    def _to_be_kept(self) -> Iterator[Delivered]:
         now_s = time.monotonic()
-        self._waiting_since_s = {delivery: self._waiting_since_s.get(delivery, now_s) for delivery in waiting}
-        held = self._running_since_s | self._waiting_since_s
-        self._given_up &= held.keys()
-        for delivery, since_s in held.items():
+        assert self._subscription is not None
+        for delivery in self._subscription.waiting():
+            if not delivery.is_void:
+                yield delivery
+        for delivery, since_s in self._running_since_s.items():
             if delivery.is_settled or delivery.is_void or delivery in self._given_up:
                 continue
             if (now_s - since_s) * 1000 < self._settings.max_run_ms:

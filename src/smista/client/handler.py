@@ -4,11 +4,16 @@ returns                  ack
 raises Retry(delay_ms=)  nack: retried after that long, while retries are left
 raises Reject            nack, a dead letter at once
 raises anything else     nack with its text, retried after the queue's back-off
+
+Anything else is anything: a handler that calls `sys.exit`, or whose exception has no text, fails like any other, and
+the next message has its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
+import functools
 import inspect
 import logging
 from collections.abc import Callable
@@ -17,11 +22,14 @@ from typing import Any
 
 import msgspec
 
-from smista.client.message import Delivered, Delivery, SyncDelivery, nacking
+from smista.client.message import Delivered, Delivery, SyncDelivery, nacking, text_of
 from smista.client.settling import ACK, Settling
 from smista.core.errors import InvalidArgument
 
 logger = logging.getLogger("smista.worker")
+CANCEL_TIMEOUT_S = 5.0
+"""How long a coroutine that was cancelled may take to end."""
+_WRAPPINGS_MAX = 100
 
 
 class Reject(Exception):
@@ -40,7 +48,7 @@ class Handler:
     def __init__(self, function: Callable[..., Any], *, raw: bool) -> None:
         self.function = function
         self.name = getattr(function, "__qualname__", repr(function))
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        self.is_async = _is_coroutine(function) or _is_coroutine(
             getattr(function, "__call__", None)  # noqa: B004  # not whether there is one, but which
         )
         self.raw = raw
@@ -48,36 +56,71 @@ class Handler:
         self.takes_delivery = isinstance(wanted, type) and issubclass(wanted, Delivered)
         self.kind: type[Delivered] = wanted if self.takes_delivery else Delivery
 
-    async def handle(self, delivery: Delivered, threads: Executor | None) -> Settling:
-        """Call it; returns what shall become of the delivery."""
+    async def handle(self, delivery: Delivered, threads: Executor | None) -> Settling | None:
+        """Call it; returns what shall become of the delivery, None where nobody can say: it was told to stop and did
+        not. Raises `CancelledError` when whoever handles is cancelled, and the function has ended because of that."""
         try:
             argument = self._argument(delivery)
-        except (ValueError, msgspec.DecodeError) as error:
-            logger.error("Message %s of queue %r cannot be read: %s", delivery.id, delivery.queue, error)
-            return nacking(error, requeue=False)
+        except (ValueError, msgspec.DecodeError) as problem:
+            logger.error("Message %s of queue %r cannot be read: %s", delivery.id, delivery.queue, problem)
+            return nacking(problem, requeue=False)
+        if threads is not None:
+            # As a result, since not every exception can pass through a future: StopIteration cannot.
+            result, error = await asyncio.get_running_loop().run_in_executor(threads, _called, self.function, argument)
+            if error is not None or not (inspect.isawaitable(result) or inspect.isasyncgen(result)):
+                return self._settling(delivery, error)
+            running = asyncio.ensure_future(_finished(result))
+        else:
+            running = asyncio.ensure_future(_awaited(self.function, argument))
+        # A task of its own: whatever the function does to the one it runs in, it is not ours.
         try:
-            if threads is None:
-                await self.function(argument)
-            else:
-                await asyncio.get_running_loop().run_in_executor(threads, self.function, argument)
-        except Reject as rejection:
-            logger.warning("Message %s of queue %r was rejected: %s", delivery.id, delivery.queue, rejection)
-            return nacking(str(rejection) or "Reject", requeue=False)
-        except Retry as retry:
-            logger.info("Message %s of queue %r will be retried: %s", delivery.id, delivery.queue, retry)
-            return nacking(str(retry) or "Retry", delay_ms=retry.delay_ms)
-        except (Exception, asyncio.CancelledError) as error:
-            if _is_being_cancelled(error):
-                raise
-            logger.exception(
-                "%s failed on message %s of queue %r, delivery %d",
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            return await self._cancelled(delivery, running)
+        return self._settling(delivery, running.result())
+
+    async def _cancelled(self, delivery: Delivered, running: asyncio.Future[BaseException | None]) -> Settling | None:
+        running.cancel()
+        await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
+        if not running.done():
+            logger.error(
+                "%s does not stop on message %s of queue %r, though it was cancelled: it is left behind.",
                 self.name,
                 delivery.id,
                 delivery.queue,
-                delivery.delivery_count,
             )
-            return nacking(error)
-        return ACK
+            return None
+        if running.cancelled() or isinstance(running.result(), asyncio.CancelledError):
+            raise asyncio.CancelledError
+        return self._settling(delivery, running.result())
+
+    def _settling(self, delivery: Delivered, error: BaseException | None) -> Settling:
+        """What the end of the function means."""
+        match error:
+            case None:
+                return ACK
+            case Reject():
+                said = text_of(error)
+                logger.warning("Message %s of queue %r was rejected: %s", delivery.id, delivery.queue, said)
+                return nacking(said or "Reject", requeue=False)
+            case Retry():
+                said = text_of(error)
+                try:
+                    settling = nacking(said or "Retry", delay_ms=error.delay_ms)
+                except InvalidArgument as mistake:
+                    return self._settling(delivery, mistake)
+                logger.info("Message %s of queue %r will be retried: %s", delivery.id, delivery.queue, said)
+                return settling
+            case _:
+                logger.error(
+                    "%s failed on message %s of queue %r, delivery %d",
+                    self.name,
+                    delivery.id,
+                    delivery.queue,
+                    delivery.delivery_count,
+                    exc_info=error,
+                )
+                return nacking(error)
 
     def _argument(self, delivery: Delivered) -> object:
         if self.takes_delivery:
@@ -85,10 +128,48 @@ class Handler:
         return delivery.body if self.raw else delivery.value()
 
 
-def _is_being_cancelled(error: BaseException) -> bool:
-    """Whether we are told to stop, rather than that something the handler waited for was cancelled."""
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+def _called(function: Callable[..., Any], argument: object) -> tuple[object, BaseException | None]:
+    """Call a plain function in a thread: what it returned, or what it raised, whatever that is."""
+    try:
+        result = function(argument)
+        if inspect.isgenerator(result):
+            # It has not begun before somebody asks it.
+            collections.deque(result, maxlen=0)
+        return result, None
+    except BaseException as error:
+        return None, error
+
+
+async def _awaited(function: Callable[..., Any], argument: object) -> BaseException | None:
+    """Call a function on the loop; returns what it raised, since not every exception can pass through a task."""
+    try:
+        return await _finished(function(argument))
+    except BaseException as error:
+        return error
+
+
+async def _finished(result: object) -> BaseException | None:
+    """See to it that what a function returned has run: behind a decorator it may be a coroutine, or a generator."""
+    try:
+        while inspect.isawaitable(result):
+            result = await result
+        if inspect.isasyncgen(result):
+            async for _ in result:
+                pass
+        elif inspect.isgenerator(result):
+            collections.deque(result, maxlen=0)
+        return None
+    except BaseException as error:
+        return error
+
+
+def _is_coroutine(function: object) -> bool:
+    """Whether calling it gives a coroutine, also behind `functools.wraps` and `functools.partial`."""
+    seen = 0
+    while isinstance(function, functools.partial) or (hasattr(function, "__wrapped__") and seen < _WRAPPINGS_MAX):
+        function = function.func if isinstance(function, functools.partial) else function.__wrapped__
+        seen += 1
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _first_annotation(function: Callable[..., Any]) -> Any:

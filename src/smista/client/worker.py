@@ -29,7 +29,7 @@ from smista.client.address import shown_address, stream_url
 from smista.client.async_client import AsyncClient
 from smista.client.consumer import Consumer, ConsumerSettings
 from smista.client.errors import ClientClosed, WorkerNotFound
-from smista.client.handler import Handler, Reject, Retry
+from smista.client.handler import CANCEL_TIMEOUT_S, Handler, Reject, Retry
 from smista.core.errors import InvalidArgument
 
 __all__ = ["Reject", "Retry", "Worker", "load"]
@@ -122,8 +122,12 @@ class Worker:
         """Work until SIGTERM or SIGINT."""
         import uvloop  # here, since `serve` runs on the loop of its program
 
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._serve_until_signalled())
+        loop = uvloop.new_event_loop()
+        try:
+            asyncio.set_event_loop(loop)
+            loop.run_until_complete(self._serve_until_signalled())
+        finally:
+            _end(loop)
 
     def stop(self) -> None:
         """Have it stop in order; from any thread."""
@@ -217,6 +221,23 @@ def _positive(name: str, value: int) -> int:
     if type(value) is not int or value < 1:
         raise InvalidArgument(f"{name} is {value!r}; give a whole number above 0.")
     return value
+
+
+def _end(loop: asyncio.AbstractEventLoop) -> None:
+    """What `asyncio.run` does at its end, but for coroutines that do not stop when they are cancelled: for those it
+    would wait for ever."""
+    try:
+        for task in (tasks := asyncio.all_tasks(loop)):
+            task.cancel()
+        tasks.add(loop.create_task(loop.shutdown_asyncgens()))
+        loop.run_until_complete(asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S))
+        for task in tasks:
+            if not task.done():
+                # Told of already; asyncio need not complain once more.
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 async def _called(hook: Callable[[], Any]) -> None:
