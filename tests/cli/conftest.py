@@ -69,9 +69,14 @@ class Smista(Protocol):
 
 
 @pytest.fixture(scope="session")
-def url() -> Iterator[str]:
+def broker() -> Iterator[ServerProcess]:
     with ServerProcess() as server:
-        yield server.url
+        yield server
+
+
+@pytest.fixture(scope="session")
+def url(broker: ServerProcess) -> str:
+    return broker.url
 
 
 @pytest.fixture(scope="session")

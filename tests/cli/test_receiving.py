@@ -1,10 +1,14 @@
 """`get`, `ack`, `nack`, `release`, `extend`."""
 
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Smista
+from tests.cli.conftest import Smista, plain_environment
 
 
 def state(smista: Smista, queue: str) -> dict[str, int]:
@@ -115,3 +119,32 @@ def test_messages_may_be_named_by_their_ids(smista: Smista, queue: str, verb: st
     [delivery] = smista("get", queue, "--json").lines
     assert smista(verb, "--queue", queue, delivery["message_id"], "--json").json["done"] == 1
     assert smista(verb, "--queue", queue, "rubbish").code == 1
+
+
+@pytest.mark.parametrize("flags", [[], ["--body"], ["--json"]])
+@pytest.mark.parametrize("output", ["nobody reads it", "the disk is full"])
+def test_what_could_not_be_written_is_not_acknowledged(
+    smista: Smista, url: str, queue: str, tmp_path: Path, flags: list[str], output: str
+) -> None:
+    smista("put", queue, "a", "b", "c")
+    if output == "nobody reads it":
+        reading, writing = os.pipe()
+        os.close(reading)
+    else:
+        writing = os.open("/dev/full", os.O_WRONLY)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "smista", "get", queue, "-n", "3", "--ack", *flags],
+            env={**plain_environment(), "SMISTA_URL": url},
+            cwd=tmp_path,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=180,
+        )
+    finally:
+        os.close(writing)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    stats = smista("stats", queue, "--json").json
+    assert (stats["in_flight"], stats["acked_total"]) == (3, 0)

@@ -1,13 +1,21 @@
 """`export` and `import`: what goes out comes back, once."""
 
+import datetime
+import decimal
 import gzip
 import json
 import time
+import urllib.request
 from pathlib import Path
+from typing import Any
 
+import pika  # type: ignore[import-untyped]  # it has no types
 import pytest
 
+from smista import Client
+from smista.client import Publication
 from tests.cli.conftest import Smista
+from tests.server_process import ServerProcess
 
 KEPT = (
     "message", "body", "priority", "headers", "group", "max_retries", "content_type", "content_encoding",
@@ -131,3 +139,124 @@ def test_a_failed_export_leaves_what_was_there(smista: Smista, name: str, tmp_pa
     assert smista("export", name, "x", directory=tmp_path).code == 1
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     assert (tmp_path / "x").read_text() == "before"
+
+
+JSON = "application/json"
+BODIES = [
+    (b' {"a": 1} ', JSON), (b"\t[1]", JSON), (b"1 ", JSON), (b"1\r", JSON), (b"\n1", JSON), (b"", JSON), (b"  ", JSON),
+    (b'{"a":1.0000000000000000000000001e0,"a":2}', JSON), (b'"\\ud800"', JSON), (b"nope", JSON),
+    (b"\xef\xbb\xbf1", JSON),
+    (b"  null", "application/problem+json"), (b'{"a": NaN}', JSON), (b"1e400", JSON),
+    (b'{"x": 123456789012345678901}', JSON),
+    (b'"\xff"', JSON), (b"", None), (b"a\r", None), (b"\r\n", "text/plain"), (b"\xff", "text/plain"), (b"\x00", None),
+    ("\u00e9\u2028\u0085".encode(), None), (b"x", "text/plain; charset=latin-1"), (bytes(range(256)), "image/x"),
+    (b"\xed\xa0\x80", None),
+]  # fmt: skip
+SAID: list[dict[str, Any]] = [
+    {"headers": {"text": "x", "whole": 1, "real": 1.0, "large": 2**63 - 1, "small": -(2**63)}},
+    {"headers": {"none": None, "yes": True}},
+    {"headers": {"list": [1, "a", None, {"z": 1.5}], "\u00e9\n": "\x00\n", "": "e", "huge": 1e308}},
+    {"correlation_id": "", "reply_to": "", "type": "", "app_id": "", "user_id": "", "external_id": ""},
+    {"content_encoding": "gzip", "correlation_id": "\u00e9", "external_id": "e", "timestamp_ms": 0},
+    {"priority": 0, "group": "g \u00e9", "max_retries": 0},
+]  # fmt: skip
+EXACT = (
+    "body", "priority", "headers", "group", "max_retries", "content_type", "content_encoding", "correlation_id",
+    "reply_to", "type", "app_id", "user_id", "external_id", "timestamp_ms", "properties", "state",
+)  # fmt: skip
+
+
+def exact(url: str, queue: str) -> list[str]:
+    """The messages of a queue, down to the types of their values."""
+    with Client(url) as client:
+        return [repr([getattr(message, name) for name in EXACT]) for message in client.browse(queue)]
+
+
+def moved(smista: Smista, queue: str, name: str, folder: Path) -> str:
+    """Export a queue and import it into another, which is returned."""
+    assert smista("export", queue, "x.jsonl", directory=folder).code == 0
+    done = smista("import", "x.jsonl", name, "--declare", directory=folder)
+    assert done.code == 0, done.err
+    return name
+
+
+def test_every_body_and_every_property_comes_back_to_the_byte(
+    smista: Smista, url: str, queue: str, name: str, tmp_path: Path
+) -> None:
+    publications = [Publication(body=body, content_type=kind) for body, kind in BODIES]
+    publications += [Publication(body=b"said", **said) for said in SAID]
+    with Client(url) as client:
+        assert client.put_many(queue, publications).refused == 0
+    assert exact(url, moved(smista, queue, name, tmp_path)) == exact(url, queue)
+
+
+def test_what_amqp_published_comes_back_with_the_types_of_its_headers(
+    smista: Smista, broker: ServerProcess, queue: str, name: str, tmp_path: Path
+) -> None:
+    headers = {
+        "bytes": b"\xff\x00",
+        "time": datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC),
+        "decimal": decimal.Decimal("1.50"),
+        "table": {"x": 1},
+        "list": [1, "a", b"\x01"],
+        "large": 2**40,
+        "none": None,
+        "yes": True,
+    }
+    said = pika.BasicProperties(
+        headers=headers, delivery_mode=2, priority=3, expiration="3600000", message_id="m", timestamp=1_600_000_000,
+        type="t", user_id="guest", app_id="a", cluster_id="c", reply_to="r", correlation_id="", content_type="x/y",
+    )  # fmt: skip
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", queue, b"body", said)
+        moved(smista, queue, name, tmp_path)
+        (_, first, _), (_, second, body) = channel.basic_get(queue, True), channel.basic_get(name, True)
+        assert vars(second) == vars(first)
+        assert body == b"body"
+
+
+def test_what_sqs_sent_comes_back_with_its_attributes(
+    smista: Smista, url: str, queue: str, name: str, tmp_path: Path
+) -> None:
+    attributes = {
+        "text": {"DataType": "String.mine", "StringValue": "x"},
+        "number": {"DataType": "Number", "StringValue": "1.50"},
+        "bytes": {"DataType": "Binary", "BinaryValue": "/wA="},
+    }
+
+    def ask(action: str, **fields: Any) -> Any:
+        request = urllib.request.Request(f"{url}/", json.dumps(fields).encode())
+        request.add_header("X-Amz-Target", f"AmazonSQS.{action}")
+        request.add_header("Content-Type", "application/x-amz-json-1.0")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    place = f"{url}/000000000000/"
+    ask("SendMessage", QueueUrl=place + queue, MessageBody="hello", MessageAttributes=attributes)
+    moved(smista, queue, name, tmp_path)
+    answer = ask("ReceiveMessage", QueueUrl=place + name, MessageAttributeNames=["All"])
+    assert answer["Messages"][0]["MessageAttributes"] == attributes
+
+
+@pytest.mark.parametrize(
+    ("properties", "others"),
+    [
+        (b"\x01\x80", {}),
+        (b"", {}),
+        (b"\x09x", {}),
+        (b"\x02", {}),
+        (b"\x02\x80\x00\x05x", {}),
+        (b"\x03\x91\x81\xa1.\x92\xa6String\xa1x", {}),
+        (b"\x02\x00\x00", {"headers": {"a": 1}}),
+        (b"\x02\x00\x00", {"content_type": JSON}),
+        (b"\x02\x00\x00" + b"x" * 70_000, {}),
+    ],
+)
+def test_properties_that_no_protocol_can_have_kept_are_refused(
+    url: str, queue: str, properties: bytes, others: dict[str, Any]
+) -> None:
+    with Client(url) as client:
+        done = client.put_many(queue, [Publication(body=b"x", properties=properties, **others), b"y"])
+        assert (done.accepted, done.refused) == (1, 1)

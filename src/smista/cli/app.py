@@ -142,6 +142,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         forget_broken_pipe()
         return ExitCode.REFUSED
+    except OSError as error:
+        if error.filename is not None:
+            raise  # a file of our own
+        forget_broken_pipe()
+        note(f"Error: The output cannot be written: {error.strerror or error}.")
+        return ExitCode.REFUSED
     except BrokerError as error:
         note(f"Error: {error} [{error.code}]")
         for more in getattr(error, "__notes__", ()):

@@ -1,7 +1,8 @@
 """`smista import`: what `smista export` wrote, back into queues.
 
-Of a message its body, headers and other properties come back, its priority, group, and what is left of its delay and
-time to live. What has happened to it does not: deliveries, failures, deaths, the exchange it came through, its id.
+Of a message its body, headers and other properties come back, as its protocol keeps them, its priority, group, and what
+is left of its delay and time to live. What has happened to it does not: deliveries, failures, deaths, the exchange it
+came through, its id.
 
 Importing may be repeated. A message is put under a deduplication id made from the id it was exported with, so within
 the queue's `dedup_window_ms` nothing is doubled, whether the first time was broken off or not.
@@ -59,14 +60,16 @@ class Line(msgspec.Struct):
     user_id: str | None = None
     external_id: str | None = None
     timestamp_ms: int | None = None
+    properties: bytes | None = None
     state: str = ""
     ready_at_ms: int | None = None
     expires_at_ms: int | None = None
 
 
-_KEPT = (
-    "priority", "headers", "group", "max_retries", "content_type", "content_encoding", "correlation_id", "reply_to",
-    "type", "app_id", "user_id", "external_id", "timestamp_ms",
+_KEPT = ("priority", "group", "max_retries")
+_PROPERTIES = (
+    "headers", "content_type", "content_encoding", "correlation_id", "reply_to", "type", "app_id", "user_id",
+    "external_id", "timestamp_ms",
 )  # fmt: skip
 _decode = msgspec.json.Decoder(Line).decode
 
@@ -167,7 +170,9 @@ class Importing:
         if body is None:
             self.lost += 1
             return None
-        properties = {name: value for name in _KEPT if (value := getattr(line, name)) is not None}
+        # Another protocol's own say all that these do, and more: the types of AMQP's headers, for one.
+        names = (*_KEPT, *_PROPERTIES) if line.properties is None else (*_KEPT, "properties")
+        properties = {name: value for name in names if (value := getattr(line, name)) is not None}
         if line.state == "scheduled" and line.ready_at_ms is not None:
             properties["deliver_at_ms"] = line.ready_at_ms
         if line.ttl_ms is not None:

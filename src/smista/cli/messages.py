@@ -2,7 +2,7 @@
 
 As JSON they look as in docs/commands.md: `message` where the body is JSON or text, else `body` in base64, and what is
 empty is left out. Bodies that are JSON stand in the line byte for byte as they were published, so a body that is read
-back is the same one, down to its spaces and the digits of its numbers.
+back is the same one, down to its spaces and the digits of its numbers. Where that cannot be, it is `body`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 _NAMES = (
     "queue", "priority", "headers", "group", "deduplication_id", "ttl_ms", "max_retries", "exchange", "routing_key",
     "content_type", "content_encoding", "correlation_id", "reply_to", "type", "app_id", "user_id", "external_id",
-    "timestamp_ms", "retry_count", "delivery_count", "created_at_ms", "state", "ready_at_ms", "expires_at_ms",
-    "lease_until_ms", "failures", "deaths",
+    "timestamp_ms", "properties", "retry_count", "delivery_count", "created_at_ms", "state", "ready_at_ms",
+    "expires_at_ms", "lease_until_ms", "failures", "deaths",
 )  # fmt: skip
-_EMPTY: tuple[object, ...] = (None, "", {}, [])
+_EMPTY_TEXT = frozenset(("queue", "exchange", "routing_key", "state"))
+"""Where no text means none; a property that is the empty text says something."""
 
 
 def fields(message: Message) -> dict[str, object]:
@@ -34,7 +35,7 @@ def fields(message: Message) -> dict[str, object]:
     shown: dict[str, object] = {"message_id": message.id, **_body(message)}
     for name in _NAMES:
         value = getattr(message, name)
-        if value not in _EMPTY:
+        if not (value is None or value == {} or value == [] or (value == "" and name in _EMPTY_TEXT)):
             shown[name] = value
     return shown
 
@@ -57,7 +58,7 @@ def _body(message: Message) -> dict[str, object]:
     body = message.body
     if body is None:
         return {}
-    if is_json(message.content_type) and b"\n" not in body and _can_be_read(body):
+    if is_json(message.content_type) and b"\n" not in body and body == body.strip(_SPACE) and _can_be_read(body):
         return {"message": msgspec.Raw(body)}
     if is_text(message.content_type):
         try:
@@ -67,10 +68,14 @@ def _body(message: Message) -> dict[str, object]:
     return {"body": body}
 
 
+_SPACE = b" \t\r\n"
+"""What may stand around a JSON value, and is no part of it when it is read."""
+
+
 def _can_be_read(body: bytes) -> bool:
     try:
         msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
 

@@ -67,7 +67,8 @@ async def get(
             _print(output, delivery, bodies_only=bodies_only)
         found += len(batch)
         if is_acked:
-            # Only after all of it was printed: a reader that goes away must not cost a message.
+            # Only after all of it was printed, and has left us: a reader that goes away must not cost a message.
+            sys.stdout.flush()
             await asyncio.gather(*(delivery.ack() for delivery in batch))
     if not found:
         raise output.nothing(f"Queue {queue} has no message that is ready.")

@@ -81,6 +81,8 @@ class Message(msgspec.Struct, kw_only=True, eq=False):
     user_id: str | None = None
     external_id: str | None = None
     timestamp_ms: int | None = None
+    properties: bytes | None = None
+    """As another protocol keeps them (AMQP, SQS), where it published the message; not of a delivery."""
     failures: list[Failure] = []
     deaths: list[Death] = []
 

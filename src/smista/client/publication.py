@@ -34,6 +34,8 @@ class Properties(TypedDict, total=False):
     user_id: str | None
     external_id: str | None
     timestamp_ms: int | None
+    properties: bytes | None
+    """As another protocol keeps them (`Message.properties`), instead of all from `headers` on; with a `body`."""
 
 
 class Publication(msgspec.Struct, omit_defaults=True):
@@ -62,6 +64,7 @@ class Publication(msgspec.Struct, omit_defaults=True):
     user_id: str | None = None
     external_id: str | None = None
     timestamp_ms: int | None = None
+    properties: bytes | None = None
 
     def __post_init__(self) -> None:
         # Only the body travels.

@@ -41,6 +41,21 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Properties).decode
 
 READERS: dict[int, Callable[[bytes], Properties]] = {NATIVE: lambda data: _decode(memoryview(data)[1:])}
+CHECKS: dict[int, Callable[[bytes], None]] = {}
+"""What a protocol's own form has to be beside readable, where that is not all; raises `ValueError`."""
+
+
+def check_kept(data: bytes) -> None:
+    """Refuse bytes that no protocol of ours can have written, with a `ValueError`."""
+    read_kept = READERS.get(data[0]) if data and data[0] != NATIVE else None
+    if read_kept is None:
+        raise ValueError("no protocol keeps its properties so")
+    try:
+        read_kept(data)
+    except Exception as error:  # a reader's own: each protocol has another
+        raise ValueError(str(error) or type(error).__name__) from None
+    if (check := CHECKS.get(data[0])) is not None:
+        check(data)
 
 
 def write(properties: Properties) -> bytes:

@@ -73,6 +73,8 @@ class MessageView(msgspec.Struct, kw_only=True):
     user_id: str | UnsetType = UNSET
     external_id: str | UnsetType = UNSET
     timestamp_ms: int | UnsetType = UNSET
+    properties: bytes | UnsetType = UNSET
+    """As another protocol keeps them, where they say more than the fields above can."""
     failures: list[FailureView] | UnsetType = UNSET
     deaths: list[DeathView] | UnsetType = UNSET
 
@@ -123,6 +125,8 @@ def show_message(
         ready_at_ms=message.ready_at_ms,
     )
     body = message.body
+    if raw and envelope.properties and envelope.properties[0] != properties.NATIVE:
+        view.properties = envelope.properties
     if with_body and isinstance(body, bytes):
         if raw:
             view.body = body

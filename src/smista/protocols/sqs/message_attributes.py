@@ -135,6 +135,24 @@ def check(given: dict[str, GivenAttribute], limits: Limits) -> tuple[Attributes,
     return kept, size
 
 
+def check_kept(data: bytes) -> None:
+    """Refuse what no sender could have had kept."""
+    kept = _decode(memoryview(data)[1:])
+    given = {
+        name: GivenAttribute(data_type=kind, string_value=value)
+        if isinstance(value, str)
+        else GivenAttribute(data_type=kind, binary_value=value)
+        for name, (kind, value) in kept.attributes.items()
+    }
+    try:
+        check(given, Limits(any_character=True))
+    except SqsError as error:
+        raise ValueError(str(error)) from None
+
+
+properties.CHECKS[SQS] = check_kept
+
+
 def _check_name(name: str) -> None:
     lower = name.lower()
     if not name or len(name) > 256:

@@ -69,6 +69,8 @@ class MessageFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     user_id: str | None = None
     external_id: str | None = None
     timestamp_ms: Milliseconds | None = None
+    properties: bytes | None = None
+    """As another protocol keeps them, and as browsing `raw` shows them; instead of all the others, with a `body`."""
 
 
 @lru_cache(maxsize=4096)
@@ -132,8 +134,11 @@ def _properties(fields: MessageFields, content_type: str | None) -> bytes:
         and fields.user_id is None
         and fields.external_id is None
         and fields.timestamp_ms is None
+        and fields.properties is None
     ):
         return JSON_BYTES
+    if fields.properties is not None:
+        return _kept_properties(fields, fields.properties, content_type)
     if fields.headers:
         check_named("headers", fields.headers)
     said = properties.write(
@@ -156,6 +161,24 @@ def _properties(fields: MessageFields, content_type: str | None) -> bytes:
             "put what is large into the body."
         )
     return said
+
+
+_PROPERTIES = tuple(Properties.__struct_fields__)
+
+
+def _kept_properties(fields: MessageFields, kept: bytes, content_type: str | None) -> bytes:
+    others = [name for name in _PROPERTIES if getattr(fields, name) is not None]
+    if content_type is not None and not others:
+        others = ["message"]
+    if others:
+        raise InvalidRequest(f"Both `properties` and `{others[0]}` are given; give one of them.")
+    if len(kept) > PROPERTIES_BYTES_MAX:
+        raise MessageTooLarge(f"`properties` take {len(kept)} bytes, over the limit of {PROPERTIES_BYTES_MAX}.")
+    try:
+        properties.check_kept(kept)
+    except ValueError as problem:
+        raise InvalidRequest(f"`properties` cannot be read: {problem}.") from None
+    return kept
 
 
 def check_named(field: str, values: dict[str, Any]) -> None:
