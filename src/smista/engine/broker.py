@@ -56,9 +56,17 @@ class Broker(StagingBroker):
     async def declare_queue(
         self, name: str, settings: QueueSettings = DEFAULT, *, namespace: str = DEFAULT_NAMESPACE
     ) -> None:
+        self.declare_queue_now(name, settings, namespace=namespace)
+        await self._keeper.durable()
+
+    def declare_queue_now(
+        self, name: str, settings: QueueSettings = DEFAULT, *, namespace: str = DEFAULT_NAMESPACE
+    ) -> int:
+        """The queue's number, which stays its own: another queue of its name, later, has another."""
         now_ms = self._enter()
-        declaring.declare_queue(self._state, name, settings, namespace=namespace, now_ms=now_ms)
-        await self._leave()
+        queue = declaring.declare_queue(self._state, name, settings, namespace=namespace, now_ms=now_ms)
+        self._after()
+        return queue.number
 
     async def alter_queue(self, name: str, settings: QueueSettings, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         now_ms = self._enter()
@@ -82,6 +90,25 @@ class Broker(StagingBroker):
         self._consumers.end(queue)
         await self._leave()
         return depth
+
+    def delete_queue_now(self, number: int, *, if_no_subscriptions: bool = False) -> bool:
+        """Delete the queue of this number, whatever its name names by now; False where it is gone, or subscribed to."""
+        now_ms = self._enter_within_limits()
+        queue = self._state.queues.get(number)
+        if queue is None or (if_no_subscriptions and self._consumers.count(queue)):
+            return False
+        declaring.delete_queue(self._state, queue, now_ms=now_ms)
+        self._consumers.end(queue)
+        self._after()
+        return True
+
+    def has_queue(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> bool:
+        space = self._state.namespaces.get(namespace)
+        return space is not None and name in space.queues
+
+    def queue_number(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> int:
+        """The number of the queue that has this name now."""
+        return self._state.queue(name, namespace).number
 
     def use_queue(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Somebody asked for the queue: one that is deleted when nobody uses it lives on from here."""
