@@ -8,9 +8,11 @@ from smista.core.settings import Backoff, DeadLetterMode, DeduplicationScope, Ov
 from smista.engine.broker import Broker
 from smista.engine.consumers import CreditPool, Subscription
 from smista.engine.delivery import Delivery, Published
+from smista.engine.leaving import AT_ONCE, in_slices, leave, settle_in_slices
 from smista.engine.settings import BrokerSettings
 
 __all__ = [
+    "AT_ONCE",
     "FOREVER_MS",
     "Backoff",
     "Binding",
@@ -36,4 +38,7 @@ __all__ = [
     "Route",
     "State",
     "Subscription",
+    "in_slices",
+    "leave",
+    "settle_in_slices",
 ]

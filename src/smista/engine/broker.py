@@ -580,6 +580,14 @@ class Broker(StagingBroker):
         self._after()
         return results
 
+    def vanish_now(self, receipts: Iterable[Receipt]) -> None:
+        """The consumer vanished with these: failed deliveries, ready again at once. Those that are over stay so."""
+        now_ms = self._enter()
+        for receipt in receipts:
+            if settling.is_held(self._state, receipt):
+                self._give_back_one(receipt, now_ms, is_vanished=True)
+        self._after()
+
     async def release(self, receipts: Sequence[Receipt]) -> list[Outcome]:
         """Give messages back to their old places, not counted as failures."""
         outcomes = self.release_now(receipts)
@@ -609,6 +617,18 @@ class Broker(StagingBroker):
         """Whether the message that a receipt names is still in its queue, in whatever state."""
         queue = self._state.queues.get(receipt.queue)
         return queue is not None and queue.find(receipt.sequence) is not None
+
+    def can_be_settled(self, receipt: Receipt) -> bool:
+        """Whether a receipt names the last delivery of a message and nobody has settled that; its lease may be over."""
+        queue = self._state.queues.get(receipt.queue)
+        message = None if queue is None else queue.find(receipt.sequence)
+        deliveries = None if message is None else message.deliveries
+        return (
+            deliveries is not None
+            and deliveries.is_open
+            and deliveries.count == receipt.delivery
+            and deliveries.run == receipt.run
+        )
 
     def delivered_at_ms(self, receipt: Receipt) -> int | None:
         """When the delivery began that a receipt names; None where it is over."""

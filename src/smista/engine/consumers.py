@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from smista.core.errors import ConsumerNotFound, QueueDeleted, QueueInExclusiveUse
 from smista.core.message import Receipt
@@ -83,6 +83,7 @@ class Subscription:
         "consumer",
         "deliver",
         "ended",
+        "fetching",
         "held",
         "is_cancelled",
         "is_held_back",
@@ -118,6 +119,9 @@ class Subscription:
         self.several_per_group = False
         self.held: dict[int, Receipt] = {}
         """By sequence, the receipts of what it has not settled."""
+        self.fetching: list[Receipt] = []
+        """Those of them that have not reached it, as their bodies are being read back. Whoever ends a subscription and
+        lets it keep what it holds releases these."""
         self.is_cancelled = False
         self.is_held_back = False
         """Its consumer cannot take more just now, whatever its credit."""
@@ -168,6 +172,8 @@ class Consumers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._watches: dict[int, Watch] = {}
+        self._held_up: dict[int, int] = {}
+        """By number, queues that serve nobody for now, and how many want it so."""
 
     def watch(self, queue: Queue) -> Watch | None:
         return self._watches.get(queue.number)
@@ -175,6 +181,20 @@ class Consumers:
     def count(self, queue: Queue) -> int:
         watch = self._watches.get(queue.number)
         return 0 if watch is None else len(watch.subscriptions)
+
+    def hold_up(self, numbers: Iterable[int]) -> None:
+        """These queues serve nobody who waits until they have been let `go_on` as many times."""
+        for number in numbers:
+            self._held_up[number] = self._held_up.get(number, 0) + 1
+
+    def go_on(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._held_up[number] -= 1
+            if not self._held_up[number]:
+                del self._held_up[number]
+
+    def is_held_up(self, queue: Queue) -> bool:
+        return queue.number in self._held_up
 
     def check_poll(self, queue: Queue) -> None:
         if queue.settings.single_active_consumer and self.count(queue):

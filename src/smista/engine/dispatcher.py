@@ -45,6 +45,8 @@ class Dispatcher:
         watch = self.consumers.watch(queue)
         if watch is None or watch.is_fetching or queue.is_deleted or self.keeper.failure is not None:
             return
+        if self.consumers.is_held_up(queue):
+            return
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         share = max(1, -(-len(queue.ready) // max(1, len(watch.line))))
         while (waiting := watch.line.first()) is not None:
@@ -69,6 +71,8 @@ class Dispatcher:
             receipts = self._hold(watch, waiting, messages)
             if not self.keeper.are_at_hand(messages):
                 watch.is_fetching = True
+                if isinstance(waiting, Subscription):
+                    waiting.fetching = receipts
                 task = asyncio.get_running_loop().create_task(
                     self._fetch_and_hand_over(watch, waiting, messages, receipts)
                 )
@@ -156,7 +160,10 @@ class Dispatcher:
         self, watch: Watch, waiting: Waiting, messages: list[Message], receipts: list[Receipt]
     ) -> None:
         try:
-            self._hand_over(waiting, await self._fetched(messages, receipts))
+            deliveries = await self._fetched(messages, receipts)
+            if isinstance(waiting, Subscription):
+                waiting.fetching = []
+            self._hand_over(waiting, deliveries)
         finally:
             watch.is_fetching = False
         self.serve(waiting.queue)

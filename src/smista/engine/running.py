@@ -12,12 +12,13 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import NamedTuple, Self
 
 from smista.core import browsing, dead_letters
 from smista.core.claims import claimants, held_by_claims
 from smista.core.due import run_due
+from smista.core.limits import drops_first
 from smista.core.message import Message, Reason, Receipt, State
 from smista.core.settling import Outcome, fail, held, is_held, receipt_for, release
 from smista.core.state import BrokerState, ReadRouting
@@ -44,6 +45,7 @@ FREED_AT_ONCE = 2000
 GIVEN_BACK_AT_ONCE = 250
 BREATH_S = 0.001
 STALL_MS = 1_000
+ERRANDS_S = 1.0
 
 
 class Leaver(NamedTuple):
@@ -63,7 +65,9 @@ class RunningBroker:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
+        self._is_closing = False
         self._is_turn_planned = False
+        self._errands: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
         self._opened_s = time.monotonic()
@@ -131,8 +135,12 @@ class RunningBroker:
 
     async def close(self) -> None:
         """Make everything durable, end everybody's waiting, and close the log. Leases stay as they are."""
-        if self._is_closed:
+        if self._is_closed or self._is_closing:
             return
+        self._is_closing = True
+        if self._errands:
+            # What is going back is back, if it is not too much; the rest is given back when the log is opened again.
+            await asyncio.wait(self._errands, timeout=ERRANDS_S)
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -142,6 +150,8 @@ class RunningBroker:
             self._give_back_some()
         self._dispatcher.end_all(BrokerClosed("The broker is closing; open another one on its data."))
         await self._dispatcher.close()
+        if self._errands:
+            await asyncio.gather(*self._errands, return_exceptions=True)
         await self._keeper.close()
 
     async def __aenter__(self) -> Self:
@@ -328,6 +338,31 @@ class RunningBroker:
         else:
             release(self._state, receipt, now_ms=now_ms)
         self._keeper.seal_if_large()
+
+    # -- what takes several turns -------------------------------------------------------------------------------------
+
+    def run_errand(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Have something done that belongs to nobody else; closing waits for its end."""
+        task = self._loop.create_task(work)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+        return task
+
+    def hold_up(self, numbers: Iterable[int]) -> Callable[[], None]:
+        """Have queues serve nobody who waits, until what this returns is called, once.
+
+        Not those that keep only so many and drop the rest: what comes back there goes to whoever waits, or goes.
+        """
+        queues = [queue for number in numbers if (queue := self._state.queues.get(number)) is not None]
+        held_up = [queue for queue in queues if not drops_first(queue)]
+        self._consumers.hold_up([queue.number for queue in held_up])
+
+        def go_on() -> None:
+            self._consumers.go_on([queue.number for queue in held_up])
+            self._state.woken.update(queue for queue in held_up if queue.is_watched and not queue.is_deleted)
+            self._after()
+
+        return go_on
 
     # -- turns and deadlines ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,173 @@
+"""Consumers that leave together, and very many messages that go back: in slices, in order, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from smista.core.message import FOREVER_MS
+from smista.core.settings import QueueSettings
+from smista.engine import Broker, Publication, Receipt, Subscription, leave, settle_in_slices
+from smista.errors import BrokerClosed
+from tests.engine.bench import Bench, Consumer, turns, until
+
+MANY = 1_200
+WIDE = QueueSettings(max_prefetch=100_000)
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smista.engine.leaving.SLICE_S", 0.0)
+    monkeypatch.setattr("smista.engine.running.ERRANDS_S", 0.0)
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def held_by(orders: Bench, name: str, *counts: int, settings: QueueSettings = WIDE) -> list[Subscription]:
+    """Subscriptions that hold so many messages each, the first the first."""
+    await orders.declare(name, settings)
+    subscriptions = []
+    for count in counts:
+        consumer = Consumer()
+        subscriptions.append(orders.broker.subscribe(name, consumer.deliver, prefetch=count, lease_ms=FOREVER_MS))
+    await orders.broker.publish(name, [Publication(body) for body in numbered(sum(counts))])
+    await until(lambda: orders.counts(name)[2] == sum(counts))
+    return subscriptions
+
+
+def receipts_of(subscriptions: list[Subscription]) -> list[Receipt]:
+    return [receipt for subscription in subscriptions for receipt in subscription.held.values()]
+
+
+def go(broker: Broker, leaving: list[Subscription]) -> asyncio.Task[None] | None:
+    return leave(broker, leaving, receipts_of(leaving), broker.vanish_now)
+
+
+async def test_few_go_back_at_once(orders: Bench) -> None:
+    leaving = await held_by(orders, "q", 3, 4)
+    assert go(orders.broker, leaving) is None
+    assert orders.counts("q") == (7, 0, 0, 0)
+    assert orders.broker.stats("q").consumers == 0
+
+
+async def test_many_go_back_in_slices_and_others_have_their_turns(orders: Bench) -> None:
+    leaving = await held_by(orders, "q", MANY, MANY)
+    rest = go(orders.broker, leaving)
+    assert rest is not None
+    assert orders.broker.stats("q").consumers == 0
+    seen = set()
+    while not rest.done():
+        await asyncio.sleep(0)
+        seen.add(orders.counts("q")[0])
+    assert len(seen) > 3
+    assert orders.counts("q") == (2 * MANY, 0, 0, 0)
+    assert await orders.bodies(2 * MANY, "q") == numbered(2 * MANY)
+
+
+@pytest.mark.parametrize("is_single", [False, True], ids=["any", "single active"])
+async def test_the_next_one_gets_them_all_in_order_before_what_is_behind_them(orders: Bench, is_single: bool) -> None:
+    settings = QueueSettings(max_prefetch=100_000, single_active_consumer=is_single)
+    leaving = await held_by(orders, "q", MANY, settings=settings)
+    waiting = Consumer()
+    next_one = orders.broker.subscribe("q", waiting.deliver, prefetch=3 * MANY)
+    for subscription in (*leaving, next_one):
+        orders.broker.hold_back(subscription, True)
+    await orders.publish(*numbered(2 * MANY)[MANY:], queue="q")
+    assert go(orders.broker, leaving) is not None
+    orders.broker.hold_back(next_one, False)
+    await until(lambda: len(waiting.bodies) == 2 * MANY)
+    assert waiting.bodies == numbered(2 * MANY)
+
+
+async def test_whoever_leaves_gets_nothing_back_itself(orders: Bench) -> None:
+    leaving = await held_by(orders, "q", 2, 2, 2, settings=QueueSettings(max_retries=1))
+    assert go(orders.broker, leaving) is None
+    assert orders.counts("q") == (6, 0, 0, 0)
+
+
+async def test_what_was_purged_or_deleted_meanwhile_is_passed_over(orders: Bench) -> None:
+    purged, deleted = await held_by(orders, "purged", MANY), await held_by(orders, "deleted", MANY)
+    rest = go(orders.broker, purged + deleted)
+    assert rest is not None
+    await asyncio.sleep(0)
+    assert await orders.broker.purge("purged") == MANY
+    await orders.broker.delete_queue("deleted")
+    await orders.declare("deleted")
+    await rest
+    assert orders.counts("purged") == orders.counts("deleted") == (0, 0, 0, 0)
+    waiting = Consumer()
+    for name in ("purged", "deleted"):
+        orders.broker.subscribe(name, waiting.deliver)
+        await orders.publish(name.encode(), queue=name)
+    await until(lambda: waiting.bodies == [b"purged", b"deleted"])
+
+
+async def test_a_queue_that_was_altered_meanwhile_goes_on(orders: Bench) -> None:
+    leaving = await held_by(orders, "q", MANY)
+    rest = go(orders.broker, leaving)
+    assert rest is not None
+    await asyncio.sleep(0)
+    await orders.broker.alter_queue("q", QueueSettings(ordered=True))
+    await rest
+    assert orders.counts("q") == (MANY, 0, 0, 0)
+
+
+async def test_what_had_not_gone_back_when_the_broker_closed_goes_back_when_it_opens(orders: Bench) -> None:
+    leaving = await held_by(orders, "q", MANY)
+    rest = go(orders.broker, leaving)
+    assert rest is not None
+    await asyncio.sleep(0)
+    await orders.restart()
+    assert rest.done()
+    assert orders.counts("q") == (MANY, 0, 0, 0)
+
+
+async def test_a_broker_that_closes_waits_a_while_for_what_is_going_back(
+    orders: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smista.engine.running.ERRANDS_S", 60.0)
+    leaving = await held_by(orders, "q", MANY)
+    assert go(orders.broker, leaving) is not None
+    await orders.restart()
+    deliveries = await orders.broker.receive("q", MANY)
+    # As failed, where the next opening would have released them.
+    assert [len(delivery.failures) for delivery in deliveries] == [1] * MANY
+
+
+async def test_settling_very_many_holds_their_queue_up_until_all_is_done(orders: Bench) -> None:
+    [subscription] = await held_by(orders, "q", MANY)
+    receipts = receipts_of([subscription])
+    waiting = Consumer()
+    orders.broker.cancel(subscription, keeps_held=True)
+    orders.broker.subscribe("q", waiting.deliver, prefetch=2 * MANY)
+    work = asyncio.create_task(settle_in_slices(orders.broker, receipts, orders.broker.release_now))
+    while not work.done():
+        assert not waiting.bodies
+        await asyncio.sleep(0)
+    await until(lambda: waiting.bodies == numbered(MANY))
+
+
+async def test_settling_very_many_tells_when_the_broker_closes(orders: Bench) -> None:
+    [subscription] = await held_by(orders, "q", MANY)
+    receipts = receipts_of([subscription])
+    work = asyncio.create_task(settle_in_slices(orders.broker, receipts, orders.broker.release_now))
+    await turns(1)
+    await orders.broker.close()
+    [outcome] = await asyncio.gather(work, return_exceptions=True)
+    assert isinstance(outcome, BrokerClosed)
+    await orders.open()
+
+
+async def test_a_receipt_can_be_settled_as_long_as_nobody_else_got_the_message(orders: Bench) -> None:
+    await orders.publish(b"x")
+    first = await orders.receive_one()
+    assert orders.broker.can_be_settled(first.receipt)
+    orders.broker.release_now([first.receipt])
+    assert not orders.broker.can_be_settled(first.receipt)
+    second = await orders.receive_one()
+    assert not orders.broker.can_be_settled(first.receipt)
+    await orders.acknowledge(second)
+    assert not orders.broker.can_be_settled(second.receipt)
