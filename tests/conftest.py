@@ -10,7 +10,12 @@ from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 SLOW = ("cli", "client", "protocols", "server", "spark")
-QUICK = ("protocols/amqp/test_codec.py", "protocols/http/test_metrics.py", "server/test_settings.py")
+QUICK = (
+    "protocols/amqp/test_codec.py",
+    "protocols/amqp/test_names.py",
+    "protocols/http/test_metrics.py",
+    "server/test_settings.py",
+)
 
 
 # Whatever starts tests in the background has them ignore Ctrl-C, and so would every program that they start.

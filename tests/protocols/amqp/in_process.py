@@ -139,6 +139,14 @@ class Client:
         assert found == METHOD, (found, payload)
         return number, methods.read(payload)
 
+    async def call(self, method: Method, reply: type[M], *, channel: int = 1) -> M:
+        self.feed(on(channel, method))
+        return await self.expect(reply)
+
+    async def deliveries(self, count: int) -> list[tuple[int, bytes]]:
+        """The next frames, which have to be so many deliveries: their tags and bodies."""
+        return [((await self.expect(methods.BasicDeliver)).delivery_tag, await self.content()) for _ in range(count)]
+
     async def content(self) -> bytes:
         _, _, payload = await self.frame()
         size = int.from_bytes(payload[4:12], "big")
@@ -174,6 +182,11 @@ class Server:
 
     async def connect(self, *, channels: int = 1, heartbeat: int = 0) -> Client:
         return await Client(self.door).open(channels=channels, heartbeat=heartbeat)
+
+    def counts(self, queue: str = "q") -> tuple[int, int, int]:
+        """Ready, in flight, consumers."""
+        stats = self.broker.stats(queue)
+        return stats.ready, stats.in_flight, stats.consumers
 
     async def stop(self) -> None:
         self.log.gate.set()

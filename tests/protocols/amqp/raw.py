@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from smista.protocols.amqp import frames, methods
 from smista.protocols.amqp.frames import BODY, HEADER, HEARTBEAT, METHOD
@@ -49,8 +49,24 @@ def message(body: bytes, key: str, exchange: str = "", *, channel: int = 1, prop
     return sent + (part(body, channel=channel) if body else b"")
 
 
-def declare(queue: str, *, is_passive: bool = False) -> Method:
-    return methods.QueueDeclare(0, queue, is_passive, not is_passive, False, False, False, {})
+def declare(
+    queue: str,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    is_passive: bool = False,
+    is_exclusive: bool = False,
+    is_auto_delete: bool = False,
+) -> Method:
+    more = dict(arguments or {})
+    return methods.QueueDeclare(0, queue, is_passive, not is_passive, is_exclusive, is_auto_delete, False, more)
+
+
+def consume(queue: str, tag: str = "t", *, is_no_ack: bool = False, is_exclusive: bool = False) -> Method:
+    return methods.BasicConsume(0, queue, tag, False, is_no_ack, is_exclusive, False, {})
+
+
+def get(queue: str, *, is_no_ack: bool = False) -> Method:
+    return methods.BasicGet(0, queue, is_no_ack)
 
 
 def start_ok(

@@ -246,11 +246,11 @@ class Channel:
         queue = self.named(method.queue)
         settings = self._declaring.existing(queue)
         vhost = self.connection.vhost
-        key = (vhost, queue)
+        number = self._broker.queue_number(queue, namespace=vhost)
         door = self.connection.door
         stats = self._broker.stats(queue, namespace=vhost)
         is_shared = stats.consumers or settings.single_active_consumer
-        if key in door.exclusive_consumers or (method.exclusive and is_shared):
+        if number in door.exclusive_consumers or (method.exclusive and is_shared):
             raise ChannelClosing(ACCESS_REFUSED, f"queue '{queue}' in vhost '{vhost}' in exclusive use")
         if arguments.is_quorum(settings) and self._pool is not None and self._pool.limit < NO_LIMIT:
             raise ConnectionClosing(NOT_IMPLEMENTED, f"queue '{queue}' in vhost '{vhost}' does not support global qos")
@@ -264,7 +264,6 @@ class Channel:
             tag,
             queue,
             is_no_ack=method.no_ack,
-            is_exclusive=method.exclusive,
             is_quorum=arguments.is_quorum(settings),
         )
         consumer.limit = min(NO_LIMIT if method.no_ack else self._prefetch or NO_LIMIT, settings.max_prefetch)
@@ -288,7 +287,7 @@ class Channel:
         consumer.enter_if_wide()
         self._consumers[tag] = consumer
         if method.exclusive:
-            door.exclusive_consumers[key] = consumer
+            door.exclusive_consumers[number] = consumer
 
     def _lease_ms(self, settings: Any) -> int:
         """As long as the channel lives, unless the queue asks for less."""
@@ -337,9 +336,9 @@ class Channel:
     def consumer_ended(self, consumer: Consumer) -> None:
         """The broker ended it: its queue is gone, and what it held with it."""
         self._consumers.pop(consumer.tag, None)
-        self.connection.wide_consumers.discard(consumer)
         # Its tags stay: to settle what is gone is no error of the client's.
-        self.connection.door.exclusive_consumers.pop((self.connection.vhost, consumer.queue), None)
+        self.connection.wide_consumers.discard(consumer)
+        self.connection.door.forget_exclusive(consumer)
         if self.connection.cancelled is None:
             self.tell_cancelled(consumer)
         else:
@@ -352,10 +351,7 @@ class Channel:
 
     def _left(self, consumer: Consumer) -> None:
         self.connection.wide_consumers.discard(consumer)
-        door, vhost = self.connection.door, self.connection.vhost
-        if consumer.is_exclusive:
-            door.exclusive_consumers.pop((vhost, consumer.queue), None)
-        door.consumer_left(vhost, consumer.queue)
+        self.connection.door.consumer_left(consumer)
 
     def _forget_replies(self) -> None:
         if self.reply_token is not None:
@@ -389,7 +385,7 @@ class Channel:
             beside_active=True,
             namespace=vhost,
         )
-        if self.connection.channels.get(self.number) is not self:
+        if self.is_closing or self.connection.channels.get(self.number) is not self:
             # Gone while the body was read back from the log.
             self._broker.release_now([delivery.receipt for delivery in deliveries])
             return
@@ -402,7 +398,7 @@ class Channel:
             self._broker.acknowledge_now([delivery.receipt])
         else:
             self.unacked[self.delivery_tag] = delivery.receipt
-        left = self._broker.stats(queue, namespace=vhost).ready
+        left, _ = self._declaring.counts(queue)
         exchange, key = routed_by(delivery.envelope, queue)
         self.send(methods.BasicGetOk(self.delivery_tag, delivery.is_redelivered, exchange, key, left))
         raw = raw_properties(delivery, is_quorum=arguments.is_quorum(settings))

@@ -71,6 +71,8 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         self.frame_max = door.settings.frame_max
         self.body_bytes_max = door.settings.body_bytes_max
         self.publisher = Publisher(self)
+        self._owned: set[int] = set()
+        """Exclusive queues that it declared, by number."""
         self._handshake: Handshake
         self._buffer = b""
         self._has_header = False
@@ -84,6 +86,15 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         """What has to be done before the next frame is looked at."""
         self._is_only_waiting = False
         """Nothing is lost if `_waiting` is cancelled."""
+
+    def own(self, number: int) -> None:
+        """An exclusive queue was declared here: it goes with this connection."""
+        self._owned.add(number)
+        self.door.exclusive[number] = self
+
+    def disown(self, number: int) -> None:
+        self._owned.discard(number)
+        self.door.exclusive.pop(number, None)
 
     def has_capability(self, name: str) -> bool:
         return self._handshake.has_capability(name)
@@ -541,9 +552,9 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         for channel in channels.values():
             if not channel.is_closing:
                 channel.close()
-        for (vhost, queue), owner in list(self.door.exclusive.items()):
-            if owner is self:
-                self.door.delete_soon(vhost, queue)
+        owned, self._owned = self._owned, set()
+        if self._is_broker_well:
+            self.door.delete_all(sorted(owned))
 
 
 def _ids(payload: bytes) -> Ids:

@@ -57,7 +57,6 @@ class Consumer:
         "_opening",
         "_wrapping",
         "channel",
-        "is_exclusive",
         "is_no_ack",
         "is_quorum",
         "limit",
@@ -67,14 +66,11 @@ class Consumer:
         "window",
     )
 
-    def __init__(
-        self, channel: Channel, tag: str, queue: str, *, is_no_ack: bool, is_exclusive: bool, is_quorum: bool
-    ) -> None:
+    def __init__(self, channel: Channel, tag: str, queue: str, *, is_no_ack: bool, is_quorum: bool) -> None:
         self.channel = channel
         self.tag = tag
         self.queue = queue
         self.is_no_ack = is_no_ack
-        self.is_exclusive = is_exclusive
         self.is_quorum = is_quorum
         self.limit = 0
         """How many it may hold: its prefetch."""

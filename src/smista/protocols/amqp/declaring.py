@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -192,8 +191,15 @@ class Declaring:
                 self._check_same_queue(name, present, method)
                 self._broker.use_queue(name, namespace=self._vhost)
         self._channel.last_queue = name
-        stats = self._broker.stats(name, namespace=self._vhost)
-        return methods.QueueDeclareOk(name, min(stats.ready, 0xFFFFFFFF), stats.consumers)
+        return methods.QueueDeclareOk(name, *self.counts(name))
+
+    def counts(self, name: str) -> tuple[int, int]:
+        """How many messages are ready, and how many consumers there are: none in a queue that has gone meanwhile."""
+        try:
+            stats = self._broker.stats(name, namespace=self._vhost)
+        except QueueNotFound:
+            return 0, 0
+        return min(stats.ready, 0xFFFFFFFF), stats.consumers
 
     async def _make_queue(self, name: str, method: methods.QueueDeclare) -> None:
         settings = arguments.read(
@@ -206,19 +212,18 @@ class Declaring:
             arguments=_arguments(method),
             body_bytes_max=self._door.settings.body_bytes_max,
         )
-        # A queue of this name that was exclusive may have gone through another door, or have expired.
-        self._door.exclusive.pop((self._vhost, name), None)
-        if method.exclusive:
-            self._door.exclusive[self._vhost, name] = self._connection
         try:
-            await self._broker.declare_queue(name, settings, namespace=self._vhost)
+            number = self._broker.declare_queue_now(name, settings, namespace=self._vhost)
         except BrokerError as error:
-            self._door.exclusive.pop((self._vhost, name), None)
             raise ChannelClosing(PRECONDITION_FAILED, str(error)) from None
+        if method.exclusive:
+            # Before anybody else has a turn.
+            self._connection.own(number)
+        await self._broker.durable()
 
     def _check_same_queue(self, name: str, present: QueueSettings, method: methods.QueueDeclare) -> None:
         self.check_access(name)
-        if ((self._vhost, name) in self._door.exclusive) != method.exclusive:
+        if (self._number(name) in self._door.exclusive) != method.exclusive:
             raise _locked(name, self._vhost)
         arguments.check_equivalent(
             name,
@@ -264,9 +269,10 @@ class Declaring:
             raise ChannelClosing(PRECONDITION_FAILED, f"{where} not empty")
         if method.if_unused and stats.consumers:
             raise ChannelClosing(PRECONDITION_FAILED, f"{where} in use")
-        with contextlib.suppress(QueueNotFound):
-            await self._broker.delete_queue(queue, namespace=self._vhost)
-        self._door.exclusive.pop((self._vhost, queue), None)
+        number = self._number(queue)
+        self._connection.disown(number)
+        self._broker.delete_queue_now(number)
+        await self._broker.durable()
         return methods.QueueDeleteOk(stats.ready)
 
     def existing(self, queue: str) -> QueueSettings:
@@ -278,8 +284,11 @@ class Declaring:
         return settings
 
     def check_access(self, queue: str) -> None:
-        if self._door.exclusive.get((self._vhost, queue), self._connection) is not self._connection:
+        if self._door.exclusive.get(self._number(queue), self._connection) is not self._connection:
             raise _locked(queue, self._vhost)
+
+    def _number(self, queue: str) -> int:
+        return self._broker.queue_number(queue, namespace=self._vhost)
 
     def _settings(self, queue: str) -> QueueSettings | None:
         try:

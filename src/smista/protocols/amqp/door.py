@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from smista.engine import Broker
-from smista.errors import BrokerError, LowMemory
+from smista.engine import Broker, in_slices
+from smista.errors import BrokerClosed, BrokerError, BrokerStopped, LowMemory
 from smista.protocols.amqp import arguments, frames, routing
 
 if TYPE_CHECKING:
     from smista.protocols.amqp.channel import Channel
     from smista.protocols.amqp.connection import AmqpConnection
-
-logger = logging.getLogger("smista.amqp")
+    from smista.protocols.amqp.consuming import Consumer
 
 WATCH_S = 0.1
 DRAIN_S = 2.0
 REPLY_TO = "amq.rabbitmq.reply-to"
 REPLY_PREFIX = REPLY_TO + "."
-QueueKey = tuple[str, str]
-"""Virtual host and name."""
+DELETED_AT_ONCE = 100
 
 
 class AmqpSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,15 +45,15 @@ class AmqpDoor:
         self._loop = asyncio.get_running_loop()
         self.settings = settings or AmqpSettings()
         self.connections: set[AmqpConnection] = set()
-        self.exclusive: dict[QueueKey, AmqpConnection] = {}
-        """Queues that go with their connection, and which that is."""
-        self.exclusive_consumers: dict[QueueKey, object] = {}
+        self.exclusive: dict[int, AmqpConnection] = {}
+        """By number, queues that go with their connection, and which that is. Not by name: another door may have
+        deleted such a queue, and its name is another's by now."""
+        self.exclusive_consumers: dict[int, Consumer] = {}
         """By queue, the consumer that wants it for itself."""
         self.reply_channels: dict[str, Channel] = {}
         """By token, who waits for direct replies."""
         self.is_draining = False
         self._all_left = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         """While publishes are refused and somebody waits for the end of that."""
 
@@ -90,33 +88,38 @@ class AmqpDoor:
             connection.abort()
         if self._watching is not None:
             self._watching.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # -- queues that go by themselves ---------------------------------------------------------------------------------
 
-    def delete_soon(self, vhost: str, queue: str) -> None:
-        """Delete a queue that nobody needs any more."""
-        self.exclusive.pop((vhost, queue), None)
-        task = self._loop.create_task(self._delete(vhost, queue))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def delete(self, numbers: Sequence[int]) -> None:
+        """Delete queues that were exclusive, those of them that are still there."""
+        for number in numbers:
+            self.exclusive.pop(number, None)
+            self.broker.delete_queue_now(number)
 
-    async def _delete(self, vhost: str, queue: str) -> None:
-        try:
-            await self.broker.delete_queue(queue, namespace=vhost)
-        except BrokerError as error:
-            logger.debug("queue %r was not deleted: %s", queue, error)
+    def delete_all(self, numbers: Sequence[int]) -> None:
+        """Delete the queues of a connection that is gone; where they are very many, in slices."""
+        if len(numbers) <= DELETED_AT_ONCE:
+            self.delete(numbers)
+        else:
+            self.broker.run_errand(self._delete_in_slices(numbers))
 
-    def consumer_left(self, vhost: str, queue: str) -> None:
-        """An auto-delete queue goes with its last consumer."""
-        try:
-            settings = self.broker.queue_settings(queue, namespace=vhost)
-            if arguments.annotation(settings, arguments.AUTO_DELETE) is None:
-                return
-            if not self.broker.stats(queue, namespace=vhost).consumers:
-                self.delete_soon(vhost, queue)
-        except BrokerError:
-            return
+    async def _delete_in_slices(self, numbers: Sequence[int]) -> None:
+        # They do not outlive a broker that closes or stops meanwhile.
+        with contextlib.suppress(BrokerClosed, BrokerStopped):
+            await in_slices(numbers, self.delete)
+
+    def consumer_left(self, consumer: Consumer) -> None:
+        """An auto-delete queue goes with its last consumer: at once, before anybody else can subscribe to it."""
+        self.forget_exclusive(consumer)
+        queue = consumer.subscription.queue
+        if arguments.annotation(queue.settings, arguments.AUTO_DELETE) is not None:
+            self.broker.delete_queue_now(queue.number, if_no_subscriptions=True)
+
+    def forget_exclusive(self, consumer: Consumer) -> None:
+        number = consumer.subscription.queue.number
+        if self.exclusive_consumers.get(number) is consumer:
+            del self.exclusive_consumers[number]
 
     # -- direct reply-to ----------------------------------------------------------------------------------------------
 

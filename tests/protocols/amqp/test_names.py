@@ -1,0 +1,226 @@
+"""A queue's name may come to mean another queue at any time: who held on to the old one must not touch the new one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from smista.engine import Publication
+from smista.protocols.amqp import methods
+from tests.protocols.amqp.in_process import Client, Server, settle, until
+from tests.protocols.amqp.raw import consume, declare, get, message, on
+
+DELETE = methods.QueueDelete(0, "q", False, False, False)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = await Server().start()
+    yield server
+    await server.stop()
+
+
+async def with_queue(server: Server, **more: Any) -> Client:
+    client = await server.connect()
+    await client.call(declare("q", **more), methods.QueueDeclareOk)
+    return client
+
+
+async def another(server: Server) -> None:
+    """Through another door: the queue goes, and another one of its name comes, with a message."""
+    await server.broker.delete_queue("q")
+    await server.broker.declare_queue("q")
+    await server.broker.publish("q", [Publication(b"confirmed")])
+
+
+# -- exclusive queues -------------------------------------------------------------------------------------------------
+
+
+async def test_a_queue_that_took_the_name_of_an_exclusive_one_does_not_go_with_its_connection(server: Server) -> None:
+    client = await with_queue(server, is_exclusive=True)
+    await another(server)
+    client.lose()
+    await settle()
+    assert server.counts() == (1, 0, 0)
+    assert server.door.exclusive == {}
+
+
+async def test_a_queue_that_took_the_name_of_an_exclusive_one_is_open_to_all(server: Server) -> None:
+    await with_queue(server, is_exclusive=True)
+    await another(server)
+    other = await server.connect()
+    await other.call(get("q", is_no_ack=True), methods.BasicGetOk)
+    assert await other.content() == b"confirmed"
+
+
+async def test_an_exclusive_queue_of_the_same_name_is_its_new_owners(server: Server) -> None:
+    first = await with_queue(server, is_exclusive=True)
+    await server.broker.delete_queue("q")
+    second = await with_queue(server, is_exclusive=True)
+    second.feed(message(b"mine", "q"))
+    first.lose()
+    await settle()
+    assert server.counts() == (1, 0, 0)
+    third = await server.connect()
+    assert (await third.call(get("q"), methods.ChannelClose)).reply_code == 405
+    second.lose()
+    assert server.broker.queue_names() == []
+
+
+async def test_a_name_is_free_as_soon_as_its_exclusive_queue_has_gone(server: Server) -> None:
+    first = await with_queue(server, is_exclusive=True)
+    other = await server.connect()
+    first.lose()
+    other.feed(on(1, declare("q", is_exclusive=True)))
+    await other.expect(methods.QueueDeclareOk)
+
+
+async def test_deleting_an_exclusive_queue_leaves_the_next_one_of_its_name_exclusive(server: Server) -> None:
+    first = await with_queue(server, is_exclusive=True)
+    server.log.gate.clear()
+    first.feed(on(1, DELETE))
+    await settle()
+    second = await server.connect()
+    second.feed(on(1, declare("q", is_exclusive=True)))
+    await settle()
+    server.log.gate.set()
+    await first.expect(methods.QueueDeleteOk)
+    await second.expect(methods.QueueDeclareOk)
+    await settle()
+    third = await server.connect()
+    assert (await third.call(get("q"), methods.ChannelClose)).reply_code == 405
+
+
+async def test_very_many_exclusive_queues_go_and_others_have_their_turns(server: Server) -> None:
+    client = await server.connect()
+    count = 2_000
+    client.feed(
+        b"".join(
+            on(1, methods.QueueDeclare(0, f"mine{number}", False, False, True, False, True, {}))
+            for number in range(count)
+        )
+    )
+    await until(lambda: len(server.broker.queue_names()) == count)
+    client.lose()
+    seen = set()
+    while server.broker.queue_names():
+        seen.add(len(server.broker.queue_names()))
+        await asyncio.sleep(0)
+    assert len(seen) > 1
+    assert server.door.exclusive == {}
+
+
+# -- auto-delete queues -----------------------------------------------------------------------------------------------
+
+
+def cancelled(client: Client) -> None:
+    client.feed(on(1, methods.BasicCancel("t", False)))
+
+
+def closed(client: Client) -> None:
+    client.feed(on(1, methods.ChannelClose(200, "bye", 0, 0)))
+
+
+@pytest.mark.parametrize("leave", [cancelled, closed, Client.lose])
+async def test_an_auto_delete_queue_is_gone_before_anybody_else_can_subscribe(
+    server: Server, leave: Callable[[Client], None]
+) -> None:
+    first = await with_queue(server, is_auto_delete=True)
+    await first.call(consume("q"), methods.BasicConsumeOk)
+    second = await server.connect()
+    await second.call(methods.ConfirmSelect(False), methods.ConfirmSelectOk)
+    # Both come in one turn of the loop.
+    leave(first)
+    second.feed(on(1, consume("q", "next")), message(b"confirmed?", "q"))
+    assert (await second.expect(methods.ChannelClose)).reply_text == "NOT_FOUND - no queue 'q' in vhost '/'"
+    assert server.broker.queue_names() == []
+
+
+async def test_a_queue_that_took_the_name_of_an_auto_delete_one_stays(server: Server) -> None:
+    first = await with_queue(server, is_auto_delete=True)
+    await first.call(consume("q"), methods.BasicConsumeOk)
+    second = await server.connect()
+    first.lose()
+    second.feed(on(1, declare("q")), message(b"kept", "q"))
+    await second.expect(methods.QueueDeclareOk)
+    await settle()
+    assert server.counts() == (1, 0, 0)
+
+
+async def test_an_auto_delete_queue_stays_for_a_consumer_of_another_door(server: Server) -> None:
+    first = await with_queue(server, is_auto_delete=True)
+    await first.call(consume("q"), methods.BasicConsumeOk)
+    server.broker.subscribe("q", lambda deliveries: None)
+    first.lose()
+    await settle()
+    assert server.counts() == (0, 0, 1)
+
+
+# -- exclusive consumers ----------------------------------------------------------------------------------------------
+
+
+async def test_an_exclusive_consumer_goes_with_its_queue_and_not_with_its_name(server: Server) -> None:
+    first = await with_queue(server)
+    await first.call(consume("q", is_exclusive=True), methods.BasicConsumeOk)
+    await another(server)
+    await first.expect(methods.BasicCancel)
+    second = await server.connect()
+    await second.call(consume("q", is_exclusive=True), methods.BasicConsumeOk)
+    await second.deliveries(1)
+    first.lose()
+    await settle()
+    third = await server.connect()
+    assert (await third.call(consume("q"), methods.ChannelClose)).reply_code == 403
+
+
+async def test_a_consumer_that_is_not_exclusive_does_not_end_one_that_is(server: Server) -> None:
+    first = await with_queue(server)
+    await first.call(consume("q"), methods.BasicConsumeOk)
+    await first.call(methods.BasicCancel("t", False), methods.BasicCancelOk)
+    await first.call(consume("q", is_exclusive=True), methods.BasicConsumeOk)
+    second = await server.connect()
+    assert (await second.call(consume("q"), methods.ChannelClose)).reply_code == 403
+
+
+# -- gone while something waited --------------------------------------------------------------------------------------
+
+
+async def test_a_queue_that_goes_while_its_declaration_waits_for_the_disk_costs_nobody_the_connection(
+    server: Server,
+) -> None:
+    client = await server.connect()
+    server.log.gate.clear()
+    client.feed(on(1, declare("q")))
+    await settle()
+    deleting = asyncio.create_task(server.broker.delete_queue("q"))
+    await settle()
+    server.log.gate.set()
+    await deleting
+    assert await client.expect(methods.QueueDeclareOk) == methods.QueueDeclareOk("q", 0, 0)
+
+
+async def test_a_queue_that_goes_while_a_message_is_read_back_for_a_get_costs_nobody_the_connection(
+    server: Server,
+) -> None:
+    client = await with_queue(server)
+    client.feed(message(b"x", "q"))
+    receive, may_go_on = server.broker.receive, asyncio.Event()
+
+    async def receive_slowly(*arguments: Any, **more: Any) -> Any:
+        deliveries = await receive(*arguments, **more)
+        await may_go_on.wait()
+        return deliveries
+
+    server.broker.receive = receive_slowly  # type: ignore[method-assign] # as if the body had to be read back first
+    client.feed(on(1, get("q")))
+    await settle()
+    await server.broker.delete_queue("q")
+    may_go_on.set()
+    assert (await client.expect(methods.BasicGetOk)).message_count == 0
+    assert await client.content() == b"x"
+    # It is nobody's any more; to settle it is no error of the client's.
+    client.feed(on(1, methods.BasicAck(1, False), methods.BasicQos(0, 0, False)))
+    await client.expect(methods.BasicQosOk)
