@@ -12,6 +12,7 @@ TESTS = Path(__file__).parent
 SLOW = ("cli", "client", "protocols", "server", "spark")
 QUICK = (
     "protocols/amqp/test_codec.py",
+    "protocols/amqp/test_leaving.py",
     "protocols/amqp/test_names.py",
     "protocols/http/test_metrics.py",
     "server/test_settings.py",

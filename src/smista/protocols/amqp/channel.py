@@ -10,12 +10,11 @@ disk before they are answered: they return a coroutine, and the connection reads
 
 from __future__ import annotations
 
-import enum
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from smista.engine import FOREVER_MS, CreditPool, Receipt
+from smista.engine import AT_ONCE, FOREVER_MS, CreditPool, Receipt, in_slices, settle_in_slices
 from smista.protocols.amqp import arguments, content, frames, methods
 from smista.protocols.amqp.consuming import Consumer, raw_properties, routed_by
 from smista.protocols.amqp.declaring import Declaring
@@ -35,6 +34,7 @@ from smista.protocols.amqp.replies import (
     ChannelClosing,
     ConnectionClosing,
 )
+from smista.protocols.amqp.unacked import Settlement, Unacked
 from smista.protocols.amqp.values import Arguments
 
 if TYPE_CHECKING:
@@ -45,12 +45,6 @@ NO_LIMIT = arguments.PREFETCH_MAX
 PART_BYTES_MIN = 1024
 
 
-class _Settlement(enum.Enum):
-    ACK = enum.auto()
-    REQUEUE = enum.auto()
-    REJECT = enum.auto()
-
-
 class Channel:
     def __init__(self, connection: AmqpConnection, number: int) -> None:
         self.connection = connection
@@ -58,8 +52,7 @@ class Channel:
         self.is_closing = False
         """We have sent channel.close and wait for its -ok."""
         self.last_queue = ""
-        self.unacked: dict[int, Receipt] = {}
-        self.delivery_tag = 0
+        self.unacked = Unacked()
         self.is_confirming = False
         self.publish_tag = 0
         self._confirmed_tag = 0
@@ -80,7 +73,7 @@ class Channel:
         self._parts_bytes = 0
         self._is_transactional = False
         self._waiting_publishes: list[tuple[Target, Prepared, list[bytes]]] = []
-        self._waiting_settlements: list[tuple[_Settlement, dict[int, Receipt]]] = []
+        self._waiting_settlements: list[tuple[Settlement, dict[int, Receipt]]] = []
         self.is_commit_partial = False
         """Whether a publish was refused since the last commit began."""
 
@@ -308,8 +301,8 @@ class Channel:
         """A direct reply, past all queues; False where nobody waits for it any more, or nobody reads."""
         if self._reply_tag is None or self.connection.is_flooded:
             return False
-        self.delivery_tag += 1
-        self.send(methods.BasicDeliver(self._reply_tag, self.delivery_tag, False, "", routing_key))
+        self.unacked.last_tag += 1
+        self.send(methods.BasicDeliver(self._reply_tag, self.unacked.last_tag, False, "", routing_key))
         out = self.connection.out
         raw = prepared.envelope.properties[1:]
         out.append(frames.frame(frames.HEADER, self.number, content.write_head(len(body), raw)))
@@ -324,14 +317,10 @@ class Channel:
         if consumer is not None:
             self.connection.flush()
             self._broker.cancel(consumer.subscription, keeps_held=True)
-            self._release_undelivered(consumer)
-            self._left(consumer)
+            self._broker.release_now(consumer.subscription.fetching)
+            self.connection.consumer_left(consumer)
         if not method.no_wait:
             self.send(methods.BasicCancelOk(method.consumer_tag))
-
-    def _release_undelivered(self, consumer: Consumer) -> None:
-        """What was taken for it and has not reached it, as its body is still being read back from the log."""
-        self._broker.release_now(set(consumer.subscription.held.values()).difference(self.unacked.values()))
 
     def consumer_ended(self, consumer: Consumer) -> None:
         """The broker ended it: its queue is gone, and what it held with it."""
@@ -348,10 +337,6 @@ class Channel:
         if self.connection.has_capability("consumer_cancel_notify") and not self.is_closing:
             self.send(methods.BasicCancel(consumer.tag, True))
             self.connection.flush_soon()
-
-    def _left(self, consumer: Consumer) -> None:
-        self.connection.wide_consumers.discard(consumer)
-        self.connection.door.consumer_left(consumer)
 
     def _forget_replies(self) -> None:
         if self.reply_token is not None:
@@ -393,14 +378,14 @@ class Channel:
             self.send(methods.BasicGetEmpty())
             return
         [delivery] = deliveries
-        self.delivery_tag += 1
+        self.unacked.last_tag = tag = self.unacked.last_tag + 1
         if method.no_ack:
             self._broker.acknowledge_now([delivery.receipt])
         else:
-            self.unacked[self.delivery_tag] = delivery.receipt
+            self.unacked.receipts[tag] = delivery.receipt
         left, _ = self._declaring.counts(queue)
         exchange, key = routed_by(delivery.envelope, queue)
-        self.send(methods.BasicGetOk(self.delivery_tag, delivery.is_redelivered, exchange, key, left))
+        self.send(methods.BasicGetOk(tag, delivery.is_redelivered, exchange, key, left))
         raw = raw_properties(delivery, is_quorum=arguments.is_quorum(settings))
         out = self.connection.out
         out.append(frames.frame(frames.HEADER, self.number, content.write_head(len(delivery.body), raw)))
@@ -408,67 +393,68 @@ class Channel:
 
     # -- settling -----------------------------------------------------------------------------------------------------
 
-    def acknowledge(self, tag: int, multiple: bool) -> None:
+    def acknowledge(self, tag: int, multiple: bool) -> Later | None:
         """Hot: most of what a consumer sends."""
-        taken = self._take(tag, multiple)
+        taken = self.unacked.take(tag, multiple)
         if self._is_transactional:
-            self._waiting_settlements.append((_Settlement.ACK, taken))
+            self._waiting_settlements.append((Settlement.ACK, taken))
+        elif len(taken) > AT_ONCE:
+            return self._settle(Settlement.ACK, taken)
         else:
             self.connection.acknowledge(taken.values())
+        return None
 
-    def _ack(self, method: methods.BasicAck) -> None:
-        self.acknowledge(method.delivery_tag, method.multiple)
+    def _ack(self, method: methods.BasicAck) -> Later | None:
+        return self.acknowledge(method.delivery_tag, method.multiple)
 
-    def _nack(self, method: methods.BasicNack) -> None:
-        self._give_back(self._take(method.delivery_tag, method.multiple), requeue=method.requeue)
+    def _nack(self, method: methods.BasicNack) -> Later | None:
+        return self._give_back(self.unacked.take(method.delivery_tag, method.multiple), requeue=method.requeue)
 
-    def _reject(self, method: methods.BasicReject) -> None:
-        self._give_back(self._take(method.delivery_tag, False), requeue=method.requeue)
+    def _reject(self, method: methods.BasicReject) -> Later | None:
+        return self._give_back(self.unacked.take(method.delivery_tag, False), requeue=method.requeue)
 
-    def _give_back(self, taken: dict[int, Receipt], *, requeue: bool) -> None:
-        settlement = _Settlement.REQUEUE if requeue else _Settlement.REJECT
+    def _give_back(self, taken: dict[int, Receipt], *, requeue: bool) -> Later | None:
+        settlement = Settlement.REQUEUE if requeue else Settlement.REJECT
         if self._is_transactional:
             self._waiting_settlements.append((settlement, taken))
-        else:
-            self._settle(settlement, taken)
+            return None
+        return self._settle(settlement, taken)
 
-    def _settle(self, settlement: _Settlement, taken: dict[int, Receipt]) -> None:
+    def _settle(self, settlement: Settlement, taken: dict[int, Receipt]) -> Later | None:
+        """Settle at once, or, where they are very many, in slices: a coroutine, which has to come to its end."""
         receipts = list(taken.values())
-        self.connection.flush_acknowledged()
+        settle = self._settle_by(settlement)
+        if len(receipts) <= AT_ONCE:
+            settle(receipts)
+            return None
+        if settlement is Settlement.REQUEUE:
+            return settle_in_slices(self._broker, receipts, settle)
+        return in_slices(receipts, settle)
+
+    def _settle_by(self, settlement: Settlement) -> Callable[[Sequence[Receipt]], object]:
+        broker = self._broker
         match settlement:
-            case _Settlement.ACK:
-                self._broker.acknowledge_now(receipts)
-            case _Settlement.REQUEUE:
-                self._broker.nack_now(receipts, requeue=True, delay_ms=0)
-            case _Settlement.REJECT:
-                self._broker.nack_now(receipts, requeue=False)
+            case Settlement.ACK:
+                return broker.acknowledge_now
+            case Settlement.REQUEUE:
+                return lambda receipts: broker.nack_now(receipts, requeue=True, delay_ms=0)
+            case Settlement.REJECT:
+                return lambda receipts: broker.nack_now(receipts, requeue=False)
 
-    def _take(self, tag: int, multiple: bool) -> dict[int, Receipt]:
-        """Out of what is unacknowledged, by tag and in order."""
-        unacked = self.unacked
-        if not multiple:
-            held = unacked.pop(tag, None)
-            if held is None:
-                raise ChannelClosing(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-            return {tag: held}
-        if tag == 0 or tag == self.delivery_tag in unacked:
-            self.unacked = {}
-            return unacked
-        if tag not in unacked:
-            raise ChannelClosing(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-        taken = []
-        for each in unacked:
-            if each > tag:
-                break
-            taken.append(each)
-        return {each: unacked.pop(each) for each in taken}
-
-    def _recover(self, method: methods.BasicRecover | methods.BasicRecoverAsync) -> None:
+    def _recover(self, method: methods.BasicRecover | methods.BasicRecoverAsync) -> Later | None:
         if not method.requeue:
             raise ConnectionClosing(NOT_IMPLEMENTED, "requeue=false")
-        self._settle(_Settlement.REQUEUE, self._take(0, True))
-        if isinstance(method, methods.BasicRecover):
-            self.send(methods.BasicRecoverOk())
+        work = self._settle(Settlement.REQUEUE, self.unacked.take_all())
+        if not isinstance(method, methods.BasicRecover):
+            return work
+        if work is not None:
+            return self._recovered_by(work)
+        self.send(methods.BasicRecoverOk())
+        return None
+
+    async def _recovered_by(self, work: Later) -> None:
+        await work
+        self.send(methods.BasicRecoverOk())
 
     # -- confirms and transactions ------------------------------------------------------------------------------------
 
@@ -511,7 +497,9 @@ class Channel:
             self.connection.publisher.publish(self, target, prepared, bodies)
         self.connection.publisher.flush()
         for settlement, taken in settlements:
-            self._settle(settlement, taken)
+            work = self._settle(settlement, taken)
+            if work is not None:
+                await work
         await self._broker.durable()
         if self.is_commit_partial:
             raise ChannelClosing(PRECONDITION_FAILED, "partial tx completion")
@@ -528,8 +516,7 @@ class Channel:
         """What was settled in a transaction that does not come to its end is unacknowledged as before."""
         if self._waiting_settlements:
             for _, taken in self._waiting_settlements:
-                self.unacked |= taken
-            self.unacked = dict(sorted(self.unacked.items()))
+                self.unacked.put_back(taken)
             self._waiting_settlements.clear()
 
     def _check_transactional(self) -> None:
@@ -538,24 +525,14 @@ class Channel:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Everything it holds goes back to where it was."""
+    def let_go(self) -> tuple[list[Consumer], list[Receipt]]:
+        """Whoever consumes here and whatever is held, for the connection to give back; nothing stays."""
         self.forget_content()
         self._forget_replies()
         self._waiting_publishes.clear()
         self._take_back_settlements()
         consumers, self._consumers = self._consumers, {}
-        unacked, self.unacked = self.unacked, {}
-        if self._broker.failure is not None or self._broker.is_closed:
-            return
-        for consumer in consumers.values():
-            self._broker.cancel(consumer.subscription, keeps_held=True)
-        # In the order of delivery, so that those who wait get them in that order.
-        self._broker.nack_now(list(unacked.values()), requeue=True, delay_ms=0)
-        for consumer in consumers.values():
-            # What was taken for it and has not reached it.
-            self._broker.release_now(list(consumer.subscription.held.values()))
-            self._left(consumer)
+        return list(consumers.values()), list(self.unacked.take_all().values())
 
 
 def _later(name: str) -> Callable[[Channel, Any], Later]:

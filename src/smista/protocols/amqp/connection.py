@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+from smista.engine import Receipt, leave
 from smista.errors import BrokerError
 from smista.protocols.amqp import frames, methods
 from smista.protocols.amqp.channel import Channel
+from smista.protocols.amqp.consuming import Consumer
 from smista.protocols.amqp.content import PUBLISH
 from smista.protocols.amqp.frames import BODY, END, HEAD, HEAD_BYTES, HEADER, HEARTBEAT, METHOD, OVERHEAD
 from smista.protocols.amqp.handshake import START, Handshake
@@ -320,7 +322,9 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         elif number and payload[:4] == _ACK and len(payload) == 13:
             channel = self.channels.get(number)
             if channel is not None and not channel.is_closing and not channel.has_content:
-                channel.acknowledge(int.from_bytes(payload[4:12], "big"), payload[12] & 1 == 1)
+                work = channel.acknowledge(int.from_bytes(payload[4:12], "big"), payload[12] & 1 == 1)
+                if work is not None:
+                    self._hold(work)
                 return
         if len(payload) < 4:
             raise frame_error(METHOD, payload, "unknown_frame")
@@ -380,9 +384,12 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
                 del self.channels[number]
         elif isinstance(method, methods.ChannelClose) and not channel.has_content:
             self.flush()
-            channel.close()
+            rest = self._leave([channel])
             del self.channels[number]
-            channel.send(methods.ChannelCloseOk())
+            if rest is None:
+                channel.send(methods.ChannelCloseOk())
+            else:
+                self._hold(self._closed_after(channel, rest))
         else:
             work = channel.method(method)
             if work is not None:
@@ -466,7 +473,11 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         finally:
             if self.channels.get(channel.number) is not channel:
                 # Gone meanwhile: what it got all the same goes back.
-                channel.close()
+                self._leave([channel])
+
+    async def _closed_after(self, channel: Channel, rest: asyncio.Task[None]) -> None:
+        await asyncio.shield(rest)
+        channel.send(methods.ChannelCloseOk())
 
     def hold_until_room(self) -> None:
         """The log is behind: take nothing more until it has caught up."""
@@ -495,7 +506,7 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         logger.info("channel %d of %s closed: %s", channel.number, self.peer, error.log_text)
         self.flush()
         channel.is_closing = True
-        channel.close()
+        self._leave([channel])
         channel.send(methods.ChannelClose(error.code, error.reply_text, *(error.ids or ids)))
 
     def stop_reading(self) -> None:
@@ -545,15 +556,40 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
             self._timer.cancel()
         self._timer = self._loop.call_later(CLOSE_TIMEOUT_S, self.abort)
 
+    def consumer_left(self, consumer: Consumer) -> None:
+        self.wide_consumers.discard(consumer)
+        self.door.consumer_left(consumer)
+
+    def _leave(self, channels: Iterable[Channel]) -> asyncio.Task[None] | None:
+        """Everything that channels hold goes back to where it was: at once, or it is still to be waited for."""
+        consumers: list[Consumer] = []
+        receipts: list[Receipt] = []
+        for channel in channels:
+            consuming, held = channel.let_go()
+            consumers += consuming
+            receipts += held
+        if not self._is_broker_well:
+            return None
+        broker = self.door.broker
+        rest = leave(
+            broker,
+            [consumer.subscription for consumer in consumers],
+            receipts,
+            lambda some: broker.nack_now(some, requeue=True, delay_ms=0),
+        )
+        for consumer in consumers:
+            self.consumer_left(consumer)
+        return rest
+
     def _end_all(self) -> None:
         """Channels, and the queues that are this connection's alone."""
         self.flush_acknowledged()
         channels, self.channels = self.channels, {}
-        for channel in channels.values():
-            if not channel.is_closing:
-                channel.close()
+        self._leave(channels.values())
         owned, self._owned = self._owned, set()
+        unwritten = self.take_unwritten()
         if self._is_broker_well:
+            self.door.broker.release_now(unwritten)
             self.door.delete_all(sorted(owned))
 
 

@@ -88,7 +88,8 @@ class Consumer:
         receipts = [delivery.receipt for delivery in deliveries]
         pack, wrapping = _TAG_AND_FLAG.pack, self._wrapping
         envelope, size, priority = (None, 0, 0) if wrapping is None else wrapping.key
-        first_tag = tag = channel.delivery_tag
+        unacked = channel.unacked
+        first_tag = tag = unacked.last_tag
         body_bytes = 0
         for delivery in deliveries:
             tag += 1
@@ -110,11 +111,11 @@ class Consumer:
             body_bytes += size
         connection.out += parts
         self._wrapping = wrapping
-        channel.delivery_tag = tag
+        unacked.last_tag = tag
         if self.is_no_ack:
             connection.acknowledge_soon(receipts)
         else:
-            channel.unacked.update(zip(range(first_tag + 1, tag + 1), receipts, strict=True))
+            unacked.receipts.update(zip(range(first_tag + 1, tag + 1), receipts, strict=True))
         self.set_window(body_bytes, len(deliveries))
         self.enter_if_wide()
         connection.delivered(body_bytes + HEAD_BYTES * len(deliveries))

@@ -150,6 +150,11 @@ class Outgoing:
         """What was delivered to somebody who will not acknowledge it, once it is on its way out."""
         self._handed_over += receipts
 
+    def take_unwritten(self) -> list[Receipt]:
+        """What was to be acknowledged once it was written, where it may never be."""
+        handed_over, self._handed_over = self._handed_over, []
+        return handed_over
+
     def flush_acknowledged(self) -> None:
         if self._acknowledged:
             receipts, self._acknowledged = self._acknowledged, []
