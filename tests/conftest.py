@@ -14,6 +14,7 @@ QUICK = (
     "protocols/amqp/test_codec.py",
     "protocols/amqp/test_leaving.py",
     "protocols/amqp/test_names.py",
+    "protocols/amqp/test_transactions.py",
     "protocols/http/test_metrics.py",
     "server/test_settings.py",
 )

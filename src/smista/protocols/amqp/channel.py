@@ -34,6 +34,7 @@ from smista.protocols.amqp.replies import (
     ChannelClosing,
     ConnectionClosing,
 )
+from smista.protocols.amqp.transaction import Transaction
 from smista.protocols.amqp.unacked import Settlement, Unacked
 from smista.protocols.amqp.values import Arguments
 
@@ -57,7 +58,7 @@ class Channel:
         self.publish_tag = 0
         self._confirmed_tag = 0
         self.reply_token: str | None = None
-        self._broker = connection.door.broker
+        self.broker = connection.door.broker
         self._consumers: dict[str, Consumer] = {}
         self._reply_tag: str | None = None
         self._prefetch = 0
@@ -71,11 +72,7 @@ class Channel:
         self._body_bytes = 0
         self._parts: list[bytes | bytearray] = []
         self._parts_bytes = 0
-        self._is_transactional = False
-        self._waiting_publishes: list[tuple[Target, Prepared, list[bytes]]] = []
-        self._waiting_settlements: list[tuple[Settlement, dict[int, Receipt]]] = []
-        self.is_commit_partial = False
-        """Whether a publish was refused since the last commit began."""
+        self.transaction: Transaction | None = None
 
     # -- content in ---------------------------------------------------------------------------------------------------
 
@@ -154,10 +151,8 @@ class Channel:
 
     def publish(self, target: Target, prepared: Prepared, bodies: list[bytes]) -> None:
         """Publish messages that are whole, or keep them for the commit."""
-        if self._is_transactional:
-            # Whether they can go there at all is seen at once, where they go only then.
-            self.connection.publisher.route(target, prepared)
-            self._waiting_publishes.append((target, prepared, bodies))
+        if self.transaction is not None:
+            self.transaction.publish(target, prepared, bodies)
         else:
             self.connection.publisher.publish(self, target, prepared, bodies)
 
@@ -221,12 +216,12 @@ class Channel:
                         consumer.subscription.pool = self._pool
                         self._pool.members[consumer.subscription] = None
                         self._pool.held_count += len(consumer.subscription.held)
-            self._broker.set_pool_limit(self._pool, limit)
+            self.broker.set_pool_limit(self._pool, limit)
         else:
             self._prefetch = method.prefetch_count
             if self._pool is not None:
                 # As in RabbitMQ: the last word counts.
-                self._broker.set_pool_limit(self._pool, NO_LIMIT)
+                self.broker.set_pool_limit(self._pool, NO_LIMIT)
         self.send(methods.BasicQosOk())
 
     def _consume(self, method: methods.BasicConsume) -> None:
@@ -239,9 +234,9 @@ class Channel:
         queue = self.named(method.queue)
         settings = self._declaring.existing(queue)
         vhost = self.connection.vhost
-        number = self._broker.queue_number(queue, namespace=vhost)
+        number = self.broker.queue_number(queue, namespace=vhost)
         door = self.connection.door
-        stats = self._broker.stats(queue, namespace=vhost)
+        stats = self.broker.stats(queue, namespace=vhost)
         is_shared = stats.consumers or settings.single_active_consumer
         if number in door.exclusive_consumers or (method.exclusive and is_shared):
             raise ChannelClosing(ACCESS_REFUSED, f"queue '{queue}' in vhost '{vhost}' in exclusive use")
@@ -264,7 +259,7 @@ class Channel:
         if not method.no_wait:
             # Before anything is delivered to it.
             self.send(methods.BasicConsumeOk(tag))
-        consumer.subscription = self._broker.subscribe(
+        consumer.subscription = self.broker.subscribe(
             queue,
             consumer.deliver,
             ended=consumer.ended,
@@ -276,7 +271,7 @@ class Channel:
             namespace=vhost,
         )
         if self.connection.is_full:
-            self._broker.hold_back(consumer.subscription, True)
+            self.broker.hold_back(consumer.subscription, True)
         consumer.enter_if_wide()
         self._consumers[tag] = consumer
         if method.exclusive:
@@ -316,8 +311,8 @@ class Channel:
         consumer = self._consumers.pop(method.consumer_tag, None)
         if consumer is not None:
             self.connection.flush()
-            self._broker.cancel(consumer.subscription, keeps_held=True)
-            self._broker.release_now(consumer.subscription.fetching)
+            self.broker.cancel(consumer.subscription, keeps_held=True)
+            self.broker.release_now(consumer.subscription.fetching)
             self.connection.consumer_left(consumer)
         if not method.no_wait:
             self.send(methods.BasicCancelOk(method.consumer_tag))
@@ -348,7 +343,7 @@ class Channel:
 
     def hold_back(self, is_held_back: bool) -> None:
         for consumer in self._consumers.values():
-            self._broker.hold_back(consumer.subscription, is_held_back)
+            self.broker.hold_back(consumer.subscription, is_held_back)
 
     # -- get ----------------------------------------------------------------------------------------------------------
 
@@ -362,7 +357,7 @@ class Channel:
                 f"cannot obtain access to locked queue '{queue}' in vhost '{vhost}'. basic.get operations are not "
                 "supported by quorum queues with single active consumer",
             )
-        deliveries = await self._broker.receive(
+        deliveries = await self.broker.receive(
             queue,
             1,
             lease_ms=self._lease_ms(settings),
@@ -372,7 +367,7 @@ class Channel:
         )
         if self.is_closing or self.connection.channels.get(self.number) is not self:
             # Gone while the body was read back from the log.
-            self._broker.release_now([delivery.receipt for delivery in deliveries])
+            self.broker.release_now([delivery.receipt for delivery in deliveries])
             return
         if not deliveries:
             self.send(methods.BasicGetEmpty())
@@ -380,7 +375,7 @@ class Channel:
         [delivery] = deliveries
         self.unacked.last_tag = tag = self.unacked.last_tag + 1
         if method.no_ack:
-            self._broker.acknowledge_now([delivery.receipt])
+            self.broker.acknowledge_now([delivery.receipt])
         else:
             self.unacked.receipts[tag] = delivery.receipt
         left, _ = self._declaring.counts(queue)
@@ -396,10 +391,10 @@ class Channel:
     def acknowledge(self, tag: int, multiple: bool) -> Later | None:
         """Hot: most of what a consumer sends."""
         taken = self.unacked.take(tag, multiple)
-        if self._is_transactional:
-            self._waiting_settlements.append((Settlement.ACK, taken))
+        if self.transaction is not None:
+            self.transaction.settle(Settlement.ACK, taken)
         elif len(taken) > AT_ONCE:
-            return self._settle(Settlement.ACK, taken)
+            return self.settle(Settlement.ACK, taken)
         else:
             self.connection.acknowledge(taken.values())
         return None
@@ -415,12 +410,12 @@ class Channel:
 
     def _give_back(self, taken: dict[int, Receipt], *, requeue: bool) -> Later | None:
         settlement = Settlement.REQUEUE if requeue else Settlement.REJECT
-        if self._is_transactional:
-            self._waiting_settlements.append((settlement, taken))
+        if self.transaction is not None:
+            self.transaction.settle(settlement, taken)
             return None
-        return self._settle(settlement, taken)
+        return self.settle(settlement, taken)
 
-    def _settle(self, settlement: Settlement, taken: dict[int, Receipt]) -> Later | None:
+    def settle(self, settlement: Settlement, taken: dict[int, Receipt]) -> Later | None:
         """Settle at once, or, where they are very many, in slices: a coroutine, which has to come to its end."""
         receipts = list(taken.values())
         settle = self._settle_by(settlement)
@@ -428,11 +423,11 @@ class Channel:
             settle(receipts)
             return None
         if settlement is Settlement.REQUEUE:
-            return settle_in_slices(self._broker, receipts, settle)
+            return settle_in_slices(self.broker, receipts, settle)
         return in_slices(receipts, settle)
 
     def _settle_by(self, settlement: Settlement) -> Callable[[Sequence[Receipt]], object]:
-        broker = self._broker
+        broker = self.broker
         match settlement:
             case Settlement.ACK:
                 return broker.acknowledge_now
@@ -444,7 +439,7 @@ class Channel:
     def _recover(self, method: methods.BasicRecover | methods.BasicRecoverAsync) -> Later | None:
         if not method.requeue:
             raise ConnectionClosing(NOT_IMPLEMENTED, "requeue=false")
-        work = self._settle(Settlement.REQUEUE, self.unacked.take_all())
+        work = self.settle(Settlement.REQUEUE, self.unacked.take_all())
         if not isinstance(method, methods.BasicRecover):
             return work
         if work is not None:
@@ -459,7 +454,7 @@ class Channel:
     # -- confirms and transactions ------------------------------------------------------------------------------------
 
     def _confirm_select(self, method: methods.ConfirmSelect) -> None:
-        if self._is_transactional:
+        if self.transaction is not None:
             raise ChannelClosing(PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
         self.is_confirming = True
         if not method.no_wait:
@@ -484,44 +479,22 @@ class Channel:
     def _tx_select(self, method: methods.TxSelect) -> None:
         if self.is_confirming:
             raise ChannelClosing(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
-        self._is_transactional = True
+        self.transaction = self.transaction or Transaction(self)
         self.send(methods.TxSelectOk())
 
     async def _tx_commit(self, method: methods.TxCommit) -> None:
-        self._check_transactional()
-        await self.connection.door.until_publishes_are_taken()
-        publishes, self._waiting_publishes = self._waiting_publishes, []
-        settlements, self._waiting_settlements = self._waiting_settlements, []
-        self.is_commit_partial = False
-        for target, prepared, bodies in publishes:
-            self.connection.publisher.publish(self, target, prepared, bodies)
-        self.connection.publisher.flush()
-        for settlement, taken in settlements:
-            work = self._settle(settlement, taken)
-            if work is not None:
-                await work
-        await self._broker.durable()
-        if self.is_commit_partial:
-            raise ChannelClosing(PRECONDITION_FAILED, "partial tx completion")
+        await self._transaction().commit()
         if not self.is_closing:
             self.send(methods.TxCommitOk())
 
     def _tx_rollback(self, method: methods.TxRollback) -> None:
-        self._check_transactional()
-        self._waiting_publishes.clear()
-        self._take_back_settlements()
+        self._transaction().roll_back()
         self.send(methods.TxRollbackOk())
 
-    def _take_back_settlements(self) -> None:
-        """What was settled in a transaction that does not come to its end is unacknowledged as before."""
-        if self._waiting_settlements:
-            for _, taken in self._waiting_settlements:
-                self.unacked.put_back(taken)
-            self._waiting_settlements.clear()
-
-    def _check_transactional(self) -> None:
-        if not self._is_transactional:
+    def _transaction(self) -> Transaction:
+        if self.transaction is None:
             raise ChannelClosing(PRECONDITION_FAILED, "channel is not transactional")
+        return self.transaction
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -529,8 +502,8 @@ class Channel:
         """Whoever consumes here and whatever is held, for the connection to give back; nothing stays."""
         self.forget_content()
         self._forget_replies()
-        self._waiting_publishes.clear()
-        self._take_back_settlements()
+        if self.transaction is not None:
+            self.transaction.roll_back()
         consumers, self._consumers = self._consumers, {}
         return list(consumers.values()), list(self.unacked.take_all().values())
 

@@ -19,19 +19,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
-from smista.engine import Receipt, leave
 from smista.errors import BrokerError
 from smista.protocols.amqp import frames, methods
 from smista.protocols.amqp.channel import Channel
-from smista.protocols.amqp.consuming import Consumer
 from smista.protocols.amqp.content import PUBLISH
 from smista.protocols.amqp.frames import BODY, END, HEAD, HEAD_BYTES, HEADER, HEARTBEAT, METHOD, OVERHEAD
 from smista.protocols.amqp.handshake import START, Handshake
+from smista.protocols.amqp.holding import Holding
 from smista.protocols.amqp.methods import Method
-from smista.protocols.amqp.outgoing import Outgoing
 from smista.protocols.amqp.patterns import OPENING_BYTES_MAX, Pattern
 from smista.protocols.amqp.publishing import Publisher
 from smista.protocols.amqp.replies import (
@@ -64,7 +62,7 @@ _ACK = b"\x00\x3c\x00\x50"
 _CLOSE_OK = frames.method_frame(0, methods.ConnectionCloseOk())
 
 
-class AmqpConnection(Outgoing, asyncio.Protocol):
+class AmqpConnection(Holding, asyncio.Protocol):
     def __init__(self, door: AmqpDoor) -> None:
         super().__init__(door)
         self.vhost = ""
@@ -73,8 +71,6 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         self.frame_max = door.settings.frame_max
         self.body_bytes_max = door.settings.body_bytes_max
         self.publisher = Publisher(self)
-        self._owned: set[int] = set()
-        """Exclusive queues that it declared, by number."""
         self._handshake: Handshake
         self._buffer = b""
         self._has_header = False
@@ -88,15 +84,6 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         """What has to be done before the next frame is looked at."""
         self._is_only_waiting = False
         """Nothing is lost if `_waiting` is cancelled."""
-
-    def own(self, number: int) -> None:
-        """An exclusive queue was declared here: it goes with this connection."""
-        self._owned.add(number)
-        self.door.exclusive[number] = self
-
-    def disown(self, number: int) -> None:
-        self._owned.discard(number)
-        self.door.exclusive.pop(number, None)
 
     def has_capability(self, name: str) -> bool:
         return self._handshake.has_capability(name)
@@ -471,7 +458,7 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
             error.ids = error.ids or method.INDEX
             raise
         finally:
-            if self.channels.get(channel.number) is not channel:
+            if channel.is_closing or self.channels.get(channel.number) is not channel:
                 # Gone meanwhile: what it got all the same goes back.
                 self._leave([channel])
 
@@ -555,42 +542,6 @@ class AmqpConnection(Outgoing, asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(CLOSE_TIMEOUT_S, self.abort)
-
-    def consumer_left(self, consumer: Consumer) -> None:
-        self.wide_consumers.discard(consumer)
-        self.door.consumer_left(consumer)
-
-    def _leave(self, channels: Iterable[Channel]) -> asyncio.Task[None] | None:
-        """Everything that channels hold goes back to where it was: at once, or it is still to be waited for."""
-        consumers: list[Consumer] = []
-        receipts: list[Receipt] = []
-        for channel in channels:
-            consuming, held = channel.let_go()
-            consumers += consuming
-            receipts += held
-        if not self._is_broker_well:
-            return None
-        broker = self.door.broker
-        rest = leave(
-            broker,
-            [consumer.subscription for consumer in consumers],
-            receipts,
-            lambda some: broker.nack_now(some, requeue=True, delay_ms=0),
-        )
-        for consumer in consumers:
-            self.consumer_left(consumer)
-        return rest
-
-    def _end_all(self) -> None:
-        """Channels, and the queues that are this connection's alone."""
-        self.flush_acknowledged()
-        channels, self.channels = self.channels, {}
-        self._leave(channels.values())
-        owned, self._owned = self._owned, set()
-        unwritten = self.take_unwritten()
-        if self._is_broker_well:
-            self.door.broker.release_now(unwritten)
-            self.door.delete_all(sorted(owned))
 
 
 def _ids(payload: bytes) -> Ids:

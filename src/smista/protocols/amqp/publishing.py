@@ -214,14 +214,22 @@ class Publisher:
         """By channel, the highest tag that will be confirmed by the next flush."""
         self._nacks: list[tuple[Channel, int]] = []
 
-    def publish(self, channel: Channel, target: Target, prepared: Prepared, bodies: list[bytes]) -> None:
-        """Publish now or with the next flush. Raises what closes the channel."""
+    def publish(
+        self,
+        channel: Channel,
+        target: Target,
+        prepared: Prepared,
+        bodies: list[bytes],
+        routed: tuple[str, ...] | None = None,
+    ) -> None:
+        """Publish now or with the next flush; to those queues of `routed` that are still there, if it was routed
+        before. Raises what closes the channel."""
         tag = 0
         if channel.is_confirming:
             tag = channel.publish_tag + 1
             channel.publish_tag += len(bodies)
             self._confirms[channel] = channel.publish_tag
-        queues = self.route(target, prepared)
+        queues = self.route(target, prepared) if routed is None else self._present(routed)
         if len(queues) == 1:
             runs = self._batches.get(queues[0])
             if runs is None:
@@ -250,6 +258,10 @@ class Publisher:
             raise ChannelClosing(
                 ACCESS_REFUSED, f"cannot publish to internal exchange '{target.exchange}' in vhost '{vhost}'"
             ) from None
+
+    def _present(self, queues: tuple[str, ...]) -> tuple[str, ...]:
+        vhost = self._connection.vhost
+        return tuple(queue for queue in queues if self._broker.has_queue(queue, namespace=vhost))
 
     def flush(self) -> None:
         """Hand everything to the broker; confirm it when it is on disk."""
@@ -309,7 +321,8 @@ class Publisher:
         if isinstance(error, (QueueFull, ResourceLow)):
             if tag:
                 self._nacks.append((channel, tag))
-            channel.is_commit_partial = True
+            if channel.transaction is not None:
+                channel.transaction.is_partial = True
             return
         # Not raised: whatever is being done now, it was this channel that published.
         self._connection.close_channel(channel, ChannelClosing(PRECONDITION_FAILED, str(error)))

@@ -1,0 +1,72 @@
+"""What a connection has in the broker: its channels with all they hold, and its exclusive queues; and how it lets go.
+
+Whoever leaves, a channel or the whole connection, is out of the line with all its consumers before anything goes back.
+What goes back is very much at times: it goes in slices then, and nobody but those who need it back waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
+
+from smista.engine import Receipt, leave
+from smista.protocols.amqp.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from smista.protocols.amqp.channel import Channel
+    from smista.protocols.amqp.connection import AmqpConnection
+    from smista.protocols.amqp.consuming import Consumer
+    from smista.protocols.amqp.door import AmqpDoor
+
+
+class Holding(Outgoing):
+    def __init__(self, door: AmqpDoor) -> None:
+        super().__init__(door)
+        self._owned: set[int] = set()
+        """Exclusive queues that it declared, by number."""
+
+    def own(self, number: int) -> None:
+        """An exclusive queue was declared here: it goes with this connection."""
+        self._owned.add(number)
+        self.door.exclusive[number] = cast("AmqpConnection", self)
+
+    def disown(self, number: int) -> None:
+        self._owned.discard(number)
+        self.door.exclusive.pop(number, None)
+
+    def consumer_left(self, consumer: Consumer) -> None:
+        self.wide_consumers.discard(consumer)
+        self.door.consumer_left(consumer)
+
+    def _leave(self, channels: Iterable[Channel]) -> asyncio.Task[None] | None:
+        """Everything that channels hold goes back to where it was: at once, or it is still to be waited for."""
+        consumers: list[Consumer] = []
+        receipts: list[Receipt] = []
+        for channel in channels:
+            consuming, held = channel.let_go()
+            consumers += consuming
+            receipts += held
+        if not self._is_broker_well:
+            return None
+        broker = self.door.broker
+        rest = leave(
+            broker,
+            [consumer.subscription for consumer in consumers],
+            receipts,
+            lambda some: broker.nack_now(some, requeue=True, delay_ms=0),
+        )
+        for consumer in consumers:
+            self.consumer_left(consumer)
+        return rest
+
+    def _end_all(self) -> None:
+        """Channels, and the queues that are this connection's alone."""
+        self.flush_acknowledged()
+        channels, self.channels = self.channels, {}
+        self._leave(channels.values())
+        owned, self._owned = self._owned, set()
+        unwritten = self.take_unwritten()
+        if self._is_broker_well:
+            self.door.broker.release_now(unwritten)
+            self.door.delete_all(sorted(owned))

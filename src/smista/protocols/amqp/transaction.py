@@ -1,0 +1,134 @@
+"""A channel's transaction: what is published and settled under it, until it is committed or rolled back.
+
+    publish ─▶ routed at once, as in RabbitMQ ─┐
+    ack, nack, reject ─▶ no longer unacked ────┤ waits ─▶ commit: published, then settled, then answered when on disk
+                                               └───────▶ rollback, or the channel closes: dropped; unacked again
+
+It belongs to the channel: that a consumer is cancelled changes nothing about what was delivered to it. A commit that
+has begun comes to its end, also without its connection; where it cannot, what it has not settled is unacked again. A
+large one is done in slices, and others may see a part of it before it is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from smista.engine import AT_ONCE, Receipt
+from smista.protocols.amqp.replies import PRECONDITION_FAILED, ChannelClosing
+from smista.protocols.amqp.unacked import Settlement
+
+if TYPE_CHECKING:
+    from smista.protocols.amqp.channel import Channel
+    from smista.protocols.amqp.publishing import Prepared, Target
+
+BODY_BYTES_MAX = 256 << 20
+"""Of the bodies in one transaction: they are in memory until its end. Two of the largest."""
+OPERATIONS_MAX = 100_000
+"""Publishes, and methods that settle, in one transaction."""
+SLICE_BYTES = 4 << 20
+
+Waiting = tuple["Target", "Prepared", tuple[str, ...], list[bytes]]
+Settled = tuple[Settlement, dict[int, Receipt]]
+
+
+class Transaction:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._connection = channel.connection
+        self._publishes: list[Waiting] = []
+        self._settlements: list[Settled] = []
+        self._body_bytes = 0
+        self._operation_count = 0
+        self.is_partial = False
+        """Whether a publish was refused since the last commit began."""
+
+    def publish(self, target: Target, prepared: Prepared, bodies: list[bytes]) -> None:
+        """Raises what closes the channel: also if they cannot go anywhere, or if it is too much."""
+        queues = self._connection.publisher.route(target, prepared)
+        self._body_bytes += sum(map(len, bodies))
+        if self._body_bytes > BODY_BYTES_MAX:
+            raise ChannelClosing(
+                PRECONDITION_FAILED,
+                f"transaction of {self._body_bytes} bytes is larger than max size {BODY_BYTES_MAX}; commit more often",
+            )
+        self._count(len(bodies))
+        self._publishes.append((target, prepared, queues, bodies))
+
+    def settle(self, settlement: Settlement, taken: dict[int, Receipt]) -> None:
+        """Raises what closes the channel, which then gives these back with the others."""
+        if self._settlements and self._settlements[-1][0] is settlement:
+            self._settlements[-1][1].update(taken)
+        else:
+            self._settlements.append((settlement, taken))
+        self._count(1)
+
+    def _count(self, operation_count: int) -> None:
+        self._operation_count += operation_count
+        if self._operation_count > OPERATIONS_MAX:
+            raise ChannelClosing(
+                PRECONDITION_FAILED, f"transaction of more than {OPERATIONS_MAX} operations; commit more often"
+            )
+
+    def roll_back(self) -> None:
+        """Nothing was published, and what was settled is unacked as before."""
+        _, settlements = self._take()
+        self._put_back(settlements)
+
+    async def commit(self) -> None:
+        """Returns when all is on disk. Raises what closes the channel."""
+        await self._connection.door.until_publishes_are_taken()
+        publishes, taken = self._take()
+        settlements = deque(taken)
+        self.is_partial = False
+        try:
+            await self._publish_all(publishes)
+            # Refused by a queue: the channel is closing, and gives back what is not settled now.
+            if not self._channel.is_closing:
+                await self._settle_all(settlements)
+        finally:
+            self._put_back(settlements)
+        await self._channel.broker.durable()
+        if self.is_partial:
+            raise ChannelClosing(PRECONDITION_FAILED, "partial tx completion")
+
+    async def _publish_all(self, publishes: list[Waiting]) -> None:
+        channel, publisher = self._channel, self._connection.publisher
+        count = body_bytes = 0
+        for target, prepared, queues, bodies in publishes:
+            publisher.publish(channel, target, prepared, bodies, queues)
+            count += len(bodies)
+            body_bytes += sum(map(len, bodies))
+            if count >= AT_ONCE or body_bytes >= SLICE_BYTES:
+                publisher.flush()
+                await channel.broker.room()
+                await asyncio.sleep(0)
+                count = body_bytes = 0
+        publisher.flush()
+
+    async def _settle_all(self, settlements: deque[Settled]) -> None:
+        """Settle them one after the other; those that are left when this raises were not settled."""
+        count = 0
+        while settlements:
+            settlement, taken = settlements[0]
+            work = self._channel.settle(settlement, taken)
+            if work is not None:
+                await work
+            settlements.popleft()
+            count += len(taken)
+            if count >= AT_ONCE:
+                await asyncio.sleep(0)
+                count = 0
+
+    def _take(self) -> tuple[list[Waiting], list[Settled]]:
+        publishes, self._publishes = self._publishes, []
+        settlements, self._settlements = self._settlements, []
+        self._body_bytes = self._operation_count = 0
+        return publishes, settlements
+
+    def _put_back(self, settlements: Iterable[Settled]) -> None:
+        together = {tag: receipt for _, taken in settlements for tag, receipt in taken.items()}
+        if together:
+            self._channel.unacked.put_back(together)
