@@ -15,6 +15,7 @@ QUICK = (
     "protocols/amqp/test_leaving.py",
     "protocols/amqp/test_names.py",
     "protocols/amqp/test_transactions.py",
+    "protocols/amqp/test_unacked.py",
     "protocols/http/test_metrics.py",
     "server/test_settings.py",
 )

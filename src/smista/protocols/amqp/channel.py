@@ -53,7 +53,7 @@ class Channel:
         self.is_closing = False
         """We have sent channel.close and wait for its -ok."""
         self.last_queue = ""
-        self.unacked = Unacked()
+        self.unacked = Unacked(connection.door.broker.can_be_settled)
         self.is_confirming = False
         self.publish_tag = 0
         self._confirmed_tag = 0
@@ -378,6 +378,7 @@ class Channel:
             self.broker.acknowledge_now([delivery.receipt])
         else:
             self.unacked.receipts[tag] = delivery.receipt
+            self.unacked.delivered(1)
         left, _ = self._declaring.counts(queue)
         exchange, key = routed_by(delivery.envelope, queue)
         self.send(methods.BasicGetOk(tag, delivery.is_redelivered, exchange, key, left))

@@ -116,6 +116,7 @@ class Consumer:
             connection.acknowledge_soon(receipts)
         else:
             unacked.receipts.update(zip(range(first_tag + 1, tag + 1), receipts, strict=True))
+            unacked.delivered(len(receipts))
         self.set_window(body_bytes, len(deliveries))
         self.enter_if_wide()
         connection.delivered(body_bytes + HEAD_BYTES * len(deliveries))
