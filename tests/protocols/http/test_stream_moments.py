@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from smista.engine import Broker, BrokerSettings, Publication
+from smista.engine import Broker, BrokerSettings, Overflow, Publication, QueueSettings
 from smista.log import MemoryLog
 from smista.protocols.http.formats import JSON
 from smista.protocols.http.staging import Staging
@@ -210,3 +210,73 @@ async def test_what_came_for_a_peer_in_the_moment_it_went_is_given_back(broker: 
     request.cancel()
     await until(lambda: broker.stats("q").in_flight == 0)
     assert broker.stats("q").ready == 1
+
+
+# -- a connection that goes -------------------------------------------------------------------------------------------
+
+WIDE = QueueSettings(max_prefetch=10_000)
+
+
+async def holding(broker: Broker, *prefetches: int, queue: str = "wide") -> Peer:
+    """A stream whose subscriptions hold so many messages each."""
+    peer = Peer(broker)
+    for prefetch in prefetches:
+        peer.send("subscribe", queue=queue, prefetch=prefetch)
+        await peer.next()
+    await broker.publish(queue, [Publication(b"%d" % number) for number in range(sum(prefetches))])
+    await until(lambda: broker.stats(queue).in_flight == sum(prefetches))
+    return peer
+
+
+async def test_a_connection_that_goes_while_a_purge_is_worked_off_leaves_nobody_behind(broker: Broker) -> None:
+    await broker.declare_queue("wide", WIDE)
+    peer = await holding(broker, *[1_000] * 4)
+    purging = asyncio.create_task(broker.purge("wide"))
+    await until(lambda: broker.stats("wide").depth == 0)
+    peer.stream._subscriptions.let_go(is_vanished=True)
+    await purging
+    await peer.go()
+    assert broker.stats("wide").consumers == 0
+    await broker.publish("wide", [Publication(b"next")])
+    assert [delivery.body for delivery in await broker.receive("wide")] == [b"next"]
+
+
+async def test_a_connection_that_goes_is_not_served_what_it_gives_back(broker: Broker) -> None:
+    limited = QueueSettings(max_depth=1_000, limit_ready_only=True, overflow=Overflow.DROP_OLDEST)
+    await broker.declare_queue("limited", limited)
+    peer = Peer(broker)
+    for _ in range(3):
+        peer.send("subscribe", queue="limited", prefetch=10)
+        await peer.next()
+    await broker.publish("limited", [Publication(b"x")] * 6)
+    await until(lambda: broker.stats("limited").in_flight == 6)
+    await peer.go()
+    stats = broker.stats("limited")
+    assert (stats.ready, stats.in_flight, stats.consumers) == (6, 0, 0)
+    assert [delivery.delivery_count for delivery in await broker.receive("limited", 6)] == [2] * 6
+
+
+async def test_what_an_ended_subscription_still_holds_goes_back_with_its_connection(broker: Broker) -> None:
+    await broker.declare_queue("wide", WIDE)
+    peer = await holding(broker, 2)
+    await peer.next()
+    peer.send("unsubscribe", subscription=1)
+    await peer.next()
+    assert broker.stats("wide").in_flight == 2
+    await peer.go()
+    assert (broker.stats("wide").in_flight, broker.stats("wide").ready) == (0, 2)
+
+
+async def test_very_many_go_back_in_slices(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smista.engine.leaving.SLICE_S", 0.0)
+    await broker.declare_queue("wide", WIDE)
+    peer = await holding(broker, 1_000, 1_000)
+    await peer.go()
+    assert broker.stats("wide").consumers == 0
+    seen = set()
+    while broker.stats("wide").in_flight:
+        seen.add(broker.stats("wide").ready)
+        await asyncio.sleep(0)
+    assert len(seen) > 3
+    bodies = [delivery.body for delivery in await broker.receive("wide", 2_000)]
+    assert bodies == [b"%d" % number for number in range(2_000)]

@@ -17,9 +17,9 @@ from typing import Any
 
 from msgspec import UNSET
 
-from smista.core.errors import ConsumerNotFound, InvalidReceipt, StaleReceipt
-from smista.engine import FOREVER_MS, Broker, Delivery, Receipt, Subscription
-from smista.errors import BrokerError
+from smista.core.errors import ConsumerNotFound, InvalidReceipt
+from smista.engine import FOREVER_MS, Broker, Delivery, Receipt, Subscription, leave
+from smista.errors import BrokerClosed, BrokerError, BrokerStopped
 from smista.protocols.http.commands.base import Success
 from smista.protocols.http.commands.receiving import common_action, show_outcome
 from smista.protocols.http.errors import InvalidRequest, TooManyRequests, error_body
@@ -102,20 +102,17 @@ class Subscriptions:
                 raise AssertionError(command)
 
     def let_go(self, *, is_vanished: bool) -> None:
-        """End all of them: what they hold goes back at once, as failed deliveries if the consumers vanished."""
-        consumers = list(self._consumers.values())
-        leaving = set(self._holders.values()).difference(consumers)
+        """End all of them: what they hold goes back, as failed deliveries if the consumers vanished. At once, or, where
+        it is very much, in slices; all of them are out of the line before."""
+        subscriptions = [consumer.subscription for consumer in self._consumers.values()]
+        # Also of those that have unsubscribed and hold something still.
+        holders = dict.fromkeys(subscriptions) | {holder.subscription: None for holder in self._holders.values()}
+        receipts = [receipt for holder in holders for receipt in holder.held.values()]
         self._consumers.clear()
         self._holders.clear()
-        if self._broker.failure is not None or self._broker.is_closed:
-            return
-        # A purge or a deletion that is under way may have taken some of it already.
-        for consumer in consumers:
-            with contextlib.suppress(StaleReceipt):
-                self._broker.cancel(consumer.subscription, is_vanished=is_vanished)
-        for consumer in leaving:
-            with contextlib.suppress(StaleReceipt):
-                self._broker.give_back(consumer.subscription, is_vanished=is_vanished)
+        if self._broker.failure is None and not self._broker.is_closed:
+            give_back = self._broker.vanish_now if is_vanished else self._broker.release_now
+            leave(self._broker, subscriptions, receipts, give_back)
 
     # -- subscribing --------------------------------------------------------------------------------------------------
 
@@ -146,13 +143,9 @@ class Subscriptions:
 
     def _unsubscribe(self, consumer: Consumer) -> None:
         del self._consumers[consumer.number]
-        subscription = consumer.subscription
-        self._broker.cancel(subscription, keeps_held=True)
+        self._broker.cancel(consumer.subscription, keeps_held=True)
         # What was on its way, its body being fetched, will not be handed over any more.
-        handed_over = {receipt.sequence for receipt in consumer.held.values()}
-        self._broker.release_now(
-            [receipt for sequence, receipt in subscription.held.items() if sequence not in handed_over]
-        )
+        self._broker.release_now(consumer.subscription.fetching)
 
     def _consumer(self, number: int) -> Consumer:
         consumer = self._consumers.get(number)
@@ -299,7 +292,7 @@ class Subscriptions:
     def _hold_back(self, *, is_held_back: bool) -> None:
         self._is_held_back = is_held_back
         # A broker that has stopped pushes nothing, and says so itself.
-        with contextlib.suppress(BrokerError):
+        with contextlib.suppress(BrokerClosed, BrokerStopped):
             for consumer in self._consumers.values():
                 self._tell_prefetch(consumer)
 
