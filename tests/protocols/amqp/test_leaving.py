@@ -245,3 +245,25 @@ async def test_a_broker_that_closes_while_very_many_go_back_has_them_all_when_it
     await server.start()
     assert server.counts() == (MANY, 0, 0)
     assert await order(server) == numbered(MANY)
+
+
+# -- faults of ours ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_delivery_that_fails_by_a_fault_of_ours_ends_one_connection_only_and_goes_back(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> bytes:
+        raise RuntimeError("planted")
+
+    client = await filled(server, 0)
+    bystander: list[Any] = []
+    await client.call(methods.BasicQos(0, 1, False), methods.BasicQosOk)
+    await client.call(consume("q"), methods.BasicConsumeOk)
+    server.broker.subscribe("q", bystander.extend)
+    monkeypatch.setattr("smista.protocols.amqp.consuming.raw_properties", broken)
+    await server.broker.publish("q", [Publication(body) for body in numbered(4)])
+    assert (await client.expect(methods.ConnectionClose)).reply_code == 541
+    await until(lambda: len(bystander) == 4)
+    assert sorted(delivery.body for delivery in bystander) == numbered(4)
+    assert "planted" in caplog.text

@@ -506,6 +506,10 @@ class AmqpConnection(Holding, asyncio.Protocol):
         self._close(ConnectionClosing(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"))
         self._go_on()
 
+    def _fail(self) -> None:
+        self._close(_internal())
+        self._go_on()
+
     def broker_failed(self, error: BaseException) -> None:
         if not self._is_over:
             logger.error("closing %s: %s", self.peer, error)

@@ -48,6 +48,7 @@ class Outgoing:
         self._transport: asyncio.Transport
         self._acknowledged: list[Receipt] = []
         self._handed_over: list[Receipt] = []
+        self._undelivered: list[Receipt] = []
         self._out_bytes = 0
         self._is_flush_planned = False
         self._is_transport_full = False
@@ -151,9 +152,18 @@ class Outgoing:
         self._handed_over += receipts
 
     def take_unwritten(self) -> list[Receipt]:
-        """What was to be acknowledged once it was written, where it may never be."""
-        handed_over, self._handed_over = self._handed_over, []
-        return handed_over
+        """What was to be acknowledged once it was written, where it may never be; and what could not be written."""
+        unwritten = self._handed_over + self._undelivered
+        self._handed_over, self._undelivered = [], []
+        return unwritten
+
+    def delivery_failed(self, receipts: list[Receipt]) -> None:
+        """By a fault of ours they were not delivered: they go back with the connection, which has to end."""
+        self._undelivered += receipts
+        self._loop.call_soon(self._fail)
+
+    def _fail(self) -> None:
+        raise NotImplementedError
 
     def flush_acknowledged(self) -> None:
         if self._acknowledged:
