@@ -29,6 +29,7 @@ async def server() -> AsyncIterator[Server]:
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smista.engine.leaving.SLICE_S", 0.0)
+    monkeypatch.setattr("smista.engine.running.ERRANDS_S", 0.0)
 
 
 def numbered(count: int) -> list[bytes]:
