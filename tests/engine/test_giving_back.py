@@ -8,7 +8,7 @@ import pytest
 
 from smista.core.message import FOREVER_MS
 from smista.core.settings import QueueSettings
-from smista.engine import Broker, Publication, Receipt, Subscription, leave, settle_in_slices
+from smista.engine import Broker, Publication, Receipt, Subscription
 from smista.errors import BrokerClosed
 from tests.engine.bench import Bench, Consumer, turns, until
 
@@ -43,7 +43,7 @@ def receipts_of(subscriptions: list[Subscription]) -> list[Receipt]:
 
 
 def go(broker: Broker, leaving: list[Subscription]) -> asyncio.Task[None] | None:
-    return leave(broker, leaving, receipts_of(leaving), broker.vanish_now)
+    return broker.leave(leaving, receipts_of(leaving), broker.vanish_now)
 
 
 async def test_few_go_back_at_once(orders: Bench) -> None:
@@ -143,7 +143,7 @@ async def test_settling_very_many_holds_their_queue_up_until_all_is_done(orders:
     waiting = Consumer()
     orders.broker.cancel(subscription, keeps_held=True)
     orders.broker.subscribe("q", waiting.deliver, prefetch=2 * MANY)
-    work = asyncio.create_task(settle_in_slices(orders.broker, receipts, orders.broker.release_now))
+    work = asyncio.create_task(orders.broker.settle_in_slices(receipts, orders.broker.release_now))
     while not work.done():
         assert not waiting.bodies
         await asyncio.sleep(0)
@@ -153,7 +153,7 @@ async def test_settling_very_many_holds_their_queue_up_until_all_is_done(orders:
 async def test_settling_very_many_tells_when_the_broker_closes(orders: Bench) -> None:
     [subscription] = await held_by(orders, "q", MANY)
     receipts = receipts_of([subscription])
-    work = asyncio.create_task(settle_in_slices(orders.broker, receipts, orders.broker.release_now))
+    work = asyncio.create_task(orders.broker.settle_in_slices(receipts, orders.broker.release_now))
     await turns(1)
     await orders.broker.close()
     [outcome] = await asyncio.gather(work, return_exceptions=True)

@@ -8,7 +8,7 @@ from smista.core.settings import Backoff, DeadLetterMode, DeduplicationScope, Ov
 from smista.engine.broker import Broker
 from smista.engine.consumers import CreditPool, Subscription
 from smista.engine.delivery import Delivery, Published
-from smista.engine.leaving import AT_ONCE, in_slices, leave, settle_in_slices
+from smista.engine.leaving import AT_ONCE, in_slices
 from smista.engine.settings import BrokerSettings
 
 __all__ = [
@@ -39,6 +39,4 @@ __all__ = [
     "State",
     "Subscription",
     "in_slices",
-    "leave",
-    "settle_in_slices",
 ]

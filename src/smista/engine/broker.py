@@ -38,7 +38,7 @@ from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.claiming import WAIT_MS_MAX
 from smista.engine.consumers import RECEIVED_BYTES_MAX, CreditPool, Poll, Subscription, deleted
 from smista.engine.delivery import Delivery, Published
-from smista.engine.running import SLICE, STEP_BYTES_MAX, Leaver
+from smista.engine.running import SLICE, STEP_BYTES_MAX
 from smista.engine.staging import StagingBroker
 from smista.errors import BrokerError
 
@@ -503,37 +503,6 @@ class Broker(StagingBroker):
             self._consumers.has_credit(member)
         self._after()
 
-    def cancel(self, subscription: Subscription, *, is_vanished: bool = False, keeps_held: bool = False) -> None:
-        """End a subscription. Its unsettled messages go back at once: released, or, if the consumer vanished with them,
-        as failed deliveries, so that a message that kills its consumers does not go round for ever.
-
-        With `keeps_held` the consumer keeps what it has, to settle it still; `give_back` ends that.
-        """
-        self._enter()
-        self._consumers.leave(subscription)
-        if keeps_held:
-            self._consumers.has_left(subscription)
-            self._after()
-        else:
-            self.give_back(subscription, is_vanished=is_vanished)
-
-    def cancel_all(self, subscriptions: Iterable[Subscription], *, is_vanished: bool = False) -> None:
-        """As `cancel`, for all that leave together, a connection's: none of them gets what another gives back."""
-        self._enter()
-        leaving = [subscription for subscription in subscriptions if not subscription.is_cancelled]
-        for subscription in leaving:
-            self._consumers.leave(subscription)
-        for subscription in leaving:
-            self.give_back(subscription, is_vanished=is_vanished)
-
-    def give_back(self, subscription: Subscription, *, is_vanished: bool = False) -> None:
-        """Everything that an ended subscription still holds goes back: some at once, the rest in the next turns."""
-        self._enter()
-        assert subscription.is_cancelled
-        self._leaving.append(Leaver(subscription, iter(list(subscription.held.values())), is_vanished))
-        self._give_back_some()
-        self._after()
-
     # -- settling -----------------------------------------------------------------------------------------------------
 
     async def acknowledge(self, receipts: Sequence[Receipt]) -> list[Outcome]:
@@ -579,14 +548,6 @@ class Broker(StagingBroker):
             self._keeper.seal_if_large()
         self._after()
         return results
-
-    def vanish_now(self, receipts: Iterable[Receipt]) -> None:
-        """The consumer vanished with these: failed deliveries, ready again at once. Those that are over stay so."""
-        now_ms = self._enter()
-        for receipt in receipts:
-            if settling.is_held(self._state, receipt):
-                self._give_back_one(receipt, now_ms, is_vanished=True)
-        self._after()
 
     async def release(self, receipts: Sequence[Receipt]) -> list[Outcome]:
         """Give messages back to their old places, not counted as failures."""

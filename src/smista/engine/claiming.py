@@ -26,8 +26,8 @@ from smista.core.settling import held, is_held
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState
 from smista.engine.clock import Clock
 from smista.engine.delivery import Delivery
+from smista.engine.leaving import LeavingBroker
 from smista.engine.recovery import Recovery
-from smista.engine.running import RunningBroker
 from smista.engine.settings import BrokerSettings
 from smista.log import Log
 
@@ -79,7 +79,7 @@ class ClaimedRows(msgspec.Struct, frozen=True):
     envelopes: list[Envelope]
 
 
-class ClaimingBroker(RunningBroker):
+class ClaimingBroker(LeavingBroker):
     def __init__(
         self, log: Log, settings: BrokerSettings, clock: Clock, state: BrokerState, recovery: Recovery
     ) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from smista.core.errors import ConsumerNotFound, QueueDeleted, QueueInExclusiveUse
 from smista.core.message import Receipt
@@ -120,8 +120,7 @@ class Subscription:
         self.held: dict[int, Receipt] = {}
         """By sequence, the receipts of what it has not settled."""
         self.fetching: list[Receipt] = []
-        """Those of them that have not reached it, as their bodies are being read back. Whoever ends a subscription and
-        lets it keep what it holds releases these."""
+        """Those of them that have not reached it, as their bodies are being read back."""
         self.is_cancelled = False
         self.is_held_back = False
         """Its consumer cannot take more just now, whatever its credit."""
@@ -154,15 +153,13 @@ Waiting = Poll | Subscription
 class Watch:
     """All that wait on one queue."""
 
-    __slots__ = ("active", "is_fetching", "leaving", "line", "subscriptions")
+    __slots__ = ("active", "is_fetching", "line", "subscriptions")
 
     def __init__(self) -> None:
         self.line: WaitingLine[Waiting] = WaitingLine()
         self.subscriptions: dict[Subscription, None] = {}
         self.active: Subscription | None = None
         """The one that is served, in a queue with a single active consumer."""
-        self.leaving: Subscription | None = None
-        """The same one, while what it held goes back: nobody else is served before that is done."""
         self.is_fetching = False
 
 
@@ -220,32 +217,28 @@ class Consumers:
             watch.line.leave(poll)
             self._close_if_unused(poll.queue, watch)
 
-    def leave(self, subscription: Subscription) -> None:
-        """A subscription is over: it gets nothing any more. What it holds it still has; while that goes back nobody
-        takes over from it as the single active consumer, see `has_left`."""
+    def check_subscribed(self, subscription: Subscription) -> None:
         if subscription.is_cancelled:
             raise ConsumerNotFound(
                 f"Consumer {subscription.consumer!r} of queue {subscription.queue.name!r} has been cancelled already."
             )
-        _end(subscription)
-        queue = subscription.queue
-        watch = self._watches.get(queue.number)
-        if watch is not None:
-            watch.line.leave(subscription)
-            watch.subscriptions.pop(subscription, None)
-            if watch.active is subscription:
-                watch.leaving = subscription
 
-    def has_left(self, subscription: Subscription) -> None:
-        """All that it held has gone back, or it keeps it: somebody else may take over."""
-        queue = subscription.queue
-        watch = self._watches.get(queue.number)
-        if watch is None:
-            return
-        if watch.leaving is subscription:
-            watch.active = watch.leaving = None
-        self._hand_over(queue, watch)
-        self._close_if_unused(queue, watch)
+    def leave(self, subscriptions: Sequence[Subscription]) -> None:
+        """Subscriptions are over: none of them gets anything any more. What they hold they still have."""
+        leaving = [subscription for subscription in subscriptions if not subscription.is_cancelled]
+        for subscription in leaving:
+            _end(subscription)
+            watch = self._watches.get(subscription.queue.number)
+            if watch is not None:
+                watch.line.leave(subscription)
+                watch.subscriptions.pop(subscription, None)
+                if watch.active is subscription:
+                    watch.active = None
+        for queue in {subscription.queue for subscription in leaving}:
+            watch = self._watches.get(queue.number)
+            if watch is not None:
+                self._hand_over(queue, watch)
+                self._close_if_unused(queue, watch)
 
     def settings_changed(self, queue: Queue) -> None:
         """Whether only one consumer is served at a time may have changed."""
@@ -258,7 +251,7 @@ class Consumers:
                 if subscription is not watch.active:
                     watch.line.leave(subscription)
         else:
-            watch.active = watch.leaving = None
+            watch.active = None
             for subscription in watch.subscriptions:
                 self.has_credit(subscription)
 
@@ -270,7 +263,7 @@ class Consumers:
             self.has_credit(watch.active)
 
     def _close_if_unused(self, queue: Queue, watch: Watch) -> None:
-        is_used = watch.subscriptions or len(watch.line) or watch.leaving is not None
+        is_used = watch.subscriptions or len(watch.line)
         if not is_used and self._watches.get(queue.number) is watch:
             del self._watches[queue.number]
             queue.is_watched = False

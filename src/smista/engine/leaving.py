@@ -7,27 +7,30 @@
 Two rules are kept here. Whoever is leaving is out of the line before anything goes back: a consumer of a connection
 that has died must not be served what its neighbour gave back. And a queue serves nobody who waits until all of it is
 back, so that whoever takes over gets it in order, before what was behind it.
+
+What goes back is named by receipts, and each is looked up when its turn comes: it may have been settled, purged or
+deleted since.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TypeVar
 
-from smista.core.message import Receipt
+from smista.core.limits import drops_first
+from smista.core.message import Reason, Receipt
+from smista.core.settling import fail, held, is_held
 from smista.engine.consumers import Subscription
-from smista.engine.running import BREATH_S, SLICE, SLICE_S
+from smista.engine.running import BREATH_S, SLICE, SLICE_S, RunningBroker
 from smista.errors import BrokerClosed, BrokerStopped
-
-if TYPE_CHECKING:
-    from smista.engine.broker import Broker
 
 AT_ONCE = 500
 """So many are settled in one turn of the loop: some 5 to 10 ms."""
 
 T = TypeVar("T")
+Settle = Callable[[Sequence[Receipt]], object]
 
 
 async def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], object]) -> None:
@@ -40,54 +43,92 @@ async def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], object]) -
         work(items[start : start + SLICE])
 
 
-async def settle_in_slices(
-    broker: Broker, receipts: Sequence[Receipt], settle: Callable[[Sequence[Receipt]], object]
-) -> None:
-    """Settle very many deliveries; their queues serve nobody who waits until that is done."""
-    go_on = broker.hold_up({receipt.queue for receipt in receipts})
-    try:
-        await in_slices(receipts, settle)
-    finally:
-        go_on()
+class LeavingBroker(RunningBroker):
+    def cancel(self, subscription: Subscription, *, is_vanished: bool = False, keeps_held: bool = False) -> None:
+        """End a subscription; `ConsumerNotFound` if it has ended already. Its unsettled messages go back: released, or,
+        if the consumer vanished with them, as failed deliveries, so that a message that kills its consumers does not go
+        round for ever.
 
+        With `keeps_held` the consumer keeps what has reached it, to settle it still.
+        """
+        self._enter()
+        self._consumers.check_subscribed(subscription)
+        held_by_it = [] if keeps_held else list(subscription.held.values())
+        self.leave([subscription], held_by_it, self.vanish_now if is_vanished else self.release_now)
 
-def leave(
-    broker: Broker,
-    subscriptions: Sequence[Subscription],
-    receipts: Sequence[Receipt],
-    give_back: Callable[[Sequence[Receipt]], object],
-) -> asyncio.Task[None] | None:
-    """End subscriptions that go together; `give_back` is called with `receipts`, and what has not reached them yet is
-    released. What else they hold is somebody's who settles it still.
+    def leave(
+        self, subscriptions: Sequence[Subscription], receipts: Sequence[Receipt], give_back: Settle
+    ) -> asyncio.Task[None] | None:
+        """End subscriptions that go together; those that have ended already do no harm. `give_back` is called with
+        `receipts`, some at a time, and what has not reached them yet is released. What else they hold is somebody's who
+        settles it still.
 
-    None where that is done already; else what is to be waited for until it is. A broker that stops or closes meanwhile
-    leaves the rest in flight: it is given back when its log is opened again.
-    """
-    go_on = broker.hold_up(
-        {subscription.queue.number for subscription in subscriptions} | {receipt.queue for receipt in receipts}
-    )
-    is_held_up_longer = False
-    try:
-        # The last first: an active one that leaves before the others would be followed by each of them.
-        for subscription in reversed(subscriptions):
-            broker.cancel(subscription, keeps_held=True)
-        for subscription in subscriptions:
-            if subscription.fetching:
-                broker.release_now(subscription.fetching)
-        if len(receipts) > AT_ONCE:
-            is_held_up_longer = True
-            return broker.run_errand(_give_back(receipts, give_back, go_on))
-        if receipts:
-            give_back(receipts)
-        return None
-    finally:
-        if not is_held_up_longer:
+        None where that is done already; else what is to be waited for until it is. A broker that stops or closes
+        meanwhile leaves the rest in flight: it is given back when its log is opened again.
+        """
+        self._enter()
+        go_on = self.hold_up(
+            {subscription.queue.number for subscription in subscriptions} | {receipt.queue for receipt in receipts}
+        )
+        is_held_up_longer = False
+        try:
+            self._consumers.leave(subscriptions)
+            for subscription in subscriptions:
+                if subscription.fetching:
+                    self.release_now(subscription.fetching)
+            if len(receipts) > AT_ONCE:
+                is_held_up_longer = True
+                return self.run_errand(_give_back(receipts, give_back, go_on))
+            if receipts:
+                give_back(receipts)
+            return None
+        finally:
+            if not is_held_up_longer:
+                go_on()
+
+    async def settle_in_slices(self, receipts: Sequence[Receipt], settle: Settle) -> None:
+        """Settle very many deliveries; their queues serve nobody who waits until that is done."""
+        go_on = self.hold_up({receipt.queue for receipt in receipts})
+        try:
+            await in_slices(receipts, settle)
+        finally:
             go_on()
 
+    def vanish_now(self, receipts: Iterable[Receipt]) -> None:
+        """The consumer vanished with these: failed deliveries, ready again at once. Those that are over stay so."""
+        now_ms = self._enter()
+        for receipt in receipts:
+            if is_held(self._state, receipt):
+                queue, message = held(self._state, receipt)
+                fail(self._state, queue, message, Reason.VANISHED, delay_ms=0, now_ms=now_ms)
+                self._keeper.seal_if_large()
+        self._after()
 
-async def _give_back(
-    receipts: Sequence[Receipt], give_back: Callable[[Sequence[Receipt]], object], go_on: Callable[[], None]
-) -> None:
+    def hold_up(self, numbers: Iterable[int]) -> Callable[[], None]:
+        """Have queues serve nobody who waits, until what this returns is called, once.
+
+        Not those that keep only so many and drop the rest: what comes back there goes to whoever waits, or goes.
+        """
+        queues = [queue for number in numbers if (queue := self._state.queues.get(number)) is not None]
+        held_up = [queue for queue in queues if not drops_first(queue)]
+        self._consumers.hold_up([queue.number for queue in held_up])
+
+        def go_on() -> None:
+            self._consumers.go_on([queue.number for queue in held_up])
+            self._state.woken.update(queue for queue in held_up if queue.is_watched and not queue.is_deleted)
+            self._after()
+
+        return go_on
+
+    def run_errand(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Have something done that belongs to nobody else; closing waits for its end."""
+        task = self._loop.create_task(work)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+        return task
+
+
+async def _give_back(receipts: Sequence[Receipt], give_back: Settle, go_on: Callable[[], None]) -> None:
     try:
         await in_slices(receipts, give_back)
     except (BrokerClosed, BrokerStopped):

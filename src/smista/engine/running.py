@@ -1,8 +1,7 @@
 """A broker's running life, below its commands: opening and closing, what every call begins and ends with, deadlines.
 
 call ─▶ _enter: may it, and what time is it ─▶ one synchronous step of the core ─▶ _after: plan what follows
-             end of the turn: keep limits, serve queues in which something became ready, give back what leavers
-                              held, free purged memory
+             end of the turn: keep limits, serve queues in which something became ready, free purged memory
              at a deadline:   do what is due, in slices, the rest of the loop in between
 """
 
@@ -11,20 +10,18 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import NamedTuple, Self
+from collections.abc import Callable, Iterable, Iterator
+from typing import Self
 
 from smista.core import browsing, dead_letters
 from smista.core.claims import claimants, held_by_claims
 from smista.core.due import run_due
-from smista.core.limits import drops_first
 from smista.core.message import Message, Reason, Receipt, State
-from smista.core.settling import Outcome, fail, held, is_held, receipt_for, release
+from smista.core.settling import Outcome, receipt_for, release
 from smista.core.state import BrokerState, ReadRouting
 from smista.core.trimming import keep_limits
 from smista.engine.clock import Clock
-from smista.engine.consumers import Poll, Subscription, Watch
+from smista.engine.consumers import Poll, Watch
 from smista.engine.dispatcher import Dispatcher
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
@@ -42,18 +39,10 @@ STEP_BYTES_MAX = 32 << 20
 blocks of up to 512 MiB."""
 SLICE_S = 0.003
 FREED_AT_ONCE = 2000
-GIVEN_BACK_AT_ONCE = 250
 BREATH_S = 0.001
 STALL_MS = 1_000
 ERRANDS_S = 1.0
-
-
-class Leaver(NamedTuple):
-    """What a consumer that is gone held, as far as it has not gone back yet."""
-
-    subscription: Subscription
-    receipts: Iterator[Receipt]
-    is_vanished: bool
+"""How long closing waits for what is going back. The rest is given back when the log is opened again."""
 
 
 class RunningBroker:
@@ -75,9 +64,6 @@ class RunningBroker:
         self.ids = Ids(log.identity)
         self._dispatcher = Dispatcher(state, clock, self.ids, after=self._after, give_back=self._give_back)
         self._consumers = self._dispatcher.consumers
-        self._leaving: deque[Leaver] = deque()
-        self._give_back_left = GIVEN_BACK_AT_ONCE
-        """How many messages of leavers may still go back in this turn."""
         self._is_keeping_limits = False
         self._keeper = self._dispatcher.keeper = Keeper(
             log,
@@ -145,9 +131,6 @@ class RunningBroker:
         if self._timer is not None:
             self._timer.cancel()
         self._lag_timer.stop()
-        while self._leaving and self._keeper.failure is None:
-            self._give_back_left = GIVEN_BACK_AT_ONCE
-            self._give_back_some()
         self._dispatcher.end_all(BrokerClosed("The broker is closing; open another one on its data."))
         await self._dispatcher.close()
         if self._errands:
@@ -265,7 +248,7 @@ class RunningBroker:
     def _after(self) -> None:
         """What each synchronous step ends with: plan serving, sealing and the next deadline."""
         state = self._state
-        if (state.woken or state.crowded or state.purged or self._leaving) and not self._is_turn_planned:
+        if (state.woken or state.crowded or state.purged) and not self._is_turn_planned:
             self._is_turn_planned = True
             self._loop.call_soon(self._turn)
         if not self._is_keeping_limits:
@@ -315,55 +298,6 @@ class RunningBroker:
                 self._is_keeping_limits = False
                 self._after()
 
-    def _give_back_some(self) -> None:
-        """Go on with giving back what consumers held that are gone."""
-        now_ms = self._clock.now_ms()
-        while self._leaving and self._give_back_left > 0:
-            leaver = self._leaving[0]
-            for receipt in leaver.receipts:
-                self._give_back_left -= 1
-                # It may have been settled, purged or deleted since.
-                if is_held(self._state, receipt):
-                    self._give_back_one(receipt, now_ms, is_vanished=leaver.is_vanished)
-                if self._give_back_left <= 0:
-                    break
-            else:
-                self._leaving.popleft()
-                self._consumers.has_left(leaver.subscription)
-
-    def _give_back_one(self, receipt: Receipt, now_ms: int, *, is_vanished: bool) -> None:
-        if is_vanished:
-            queue, message = held(self._state, receipt)
-            fail(self._state, queue, message, Reason.VANISHED, delay_ms=0, now_ms=now_ms)
-        else:
-            release(self._state, receipt, now_ms=now_ms)
-        self._keeper.seal_if_large()
-
-    # -- what takes several turns -------------------------------------------------------------------------------------
-
-    def run_errand(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Have something done that belongs to nobody else; closing waits for its end."""
-        task = self._loop.create_task(work)
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
-        return task
-
-    def hold_up(self, numbers: Iterable[int]) -> Callable[[], None]:
-        """Have queues serve nobody who waits, until what this returns is called, once.
-
-        Not those that keep only so many and drop the rest: what comes back there goes to whoever waits, or goes.
-        """
-        queues = [queue for number in numbers if (queue := self._state.queues.get(number)) is not None]
-        held_up = [queue for queue in queues if not drops_first(queue)]
-        self._consumers.hold_up([queue.number for queue in held_up])
-
-        def go_on() -> None:
-            self._consumers.go_on([queue.number for queue in held_up])
-            self._state.woken.update(queue for queue in held_up if queue.is_watched and not queue.is_deleted)
-            self._after()
-
-        return go_on
-
     # -- turns and deadlines ------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
@@ -371,8 +305,6 @@ class RunningBroker:
         self._is_turn_planned = False
         if self._is_closed or self._keeper.failure is not None:
             return
-        self._give_back_left = GIVEN_BACK_AT_ONCE
-        self._give_back_some()
         self._keep_limits(self._clock.now_ms())
         woken = list(self._state.woken)
         self._state.woken.clear()

@@ -386,6 +386,17 @@ def test_a_deduplication_header_lets_a_message_in_once(here: Place) -> None:
         assert channel.bodies(queue) == [b"first", b"other"]
 
 
+def test_long_deduplication_headers_are_told_apart_by_their_ends(here: Place) -> None:
+    with here.connect() as peer:
+        channel = peer.channel()
+        queue = channel.declare(here.name())
+        channel.confirm()
+        for end in ("a", "b", "a"):
+            channel.publish(end.encode(), queue, headers={"x-deduplication-header": "x" * 2000 + end})
+        assert channel.confirmed(3) == []
+        assert channel.bodies(queue) == [b"a", b"b"]
+
+
 def test_a_large_body_comes_back_as_it_was(place: Place, channel: Channel) -> None:
     body = random.Random(1).randbytes(22_000_000)
     queue = channel.declare(place.name(), durable=True)

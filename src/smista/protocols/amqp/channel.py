@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from smista.engine import AT_ONCE, FOREVER_MS, CreditPool, Receipt, in_slices, settle_in_slices
+from smista.engine import AT_ONCE, FOREVER_MS, CreditPool, Receipt, in_slices
 from smista.protocols.amqp import arguments, content, frames, methods
 from smista.protocols.amqp.consuming import Consumer, raw_properties, routed_by
 from smista.protocols.amqp.declaring import Declaring
@@ -424,7 +424,7 @@ class Channel:
             settle(receipts)
             return None
         if settlement is Settlement.REQUEUE:
-            return settle_in_slices(self.broker, receipts, settle)
+            return self.broker.settle_in_slices(receipts, settle)
         return in_slices(receipts, settle)
 
     def _settle_by(self, settlement: Settlement) -> Callable[[Sequence[Receipt]], object]:

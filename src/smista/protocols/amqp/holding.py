@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
-from smista.engine import Receipt, leave
+from smista.engine import Receipt
 from smista.protocols.amqp.outgoing import Outgoing
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ class Holding(Outgoing):
         if not self._is_broker_well:
             return None
         broker = self.door.broker
-        rest = leave(
-            broker,
+        rest = broker.leave(
             [consumer.subscription for consumer in consumers],
             receipts,
             lambda some: broker.nack_now(some, requeue=True, delay_ms=0),

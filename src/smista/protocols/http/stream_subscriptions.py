@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import UNSET
 
 from smista.core.errors import ConsumerNotFound, InvalidReceipt
-from smista.engine import FOREVER_MS, Broker, Delivery, Receipt, Subscription, leave
+from smista.engine import FOREVER_MS, Broker, Delivery, Receipt, Subscription
 from smista.errors import BrokerClosed, BrokerError, BrokerStopped
 from smista.protocols.http.commands.base import Success
 from smista.protocols.http.commands.receiving import common_action, show_outcome
@@ -112,7 +112,7 @@ class Subscriptions:
         self._holders.clear()
         if self._broker.failure is None and not self._broker.is_closed:
             give_back = self._broker.vanish_now if is_vanished else self._broker.release_now
-            leave(self._broker, subscriptions, receipts, give_back)
+            self._broker.leave(subscriptions, receipts, give_back)
 
     # -- subscribing --------------------------------------------------------------------------------------------------
 
