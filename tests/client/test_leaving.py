@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -153,3 +154,22 @@ async def test_more_received_messages_than_a_request_takes_can_be_acked_in_one_t
         deliveries += await client.receive(queue, 6_000)
     await asyncio.gather(*(delivery.ack() for delivery in deliveries))
     assert (await client.stats(queue)).acked_total == 12_000
+
+
+async def test_closing_waits_for_what_a_forgotten_subscription_has_settled(
+    relay: Relay, client: AsyncClient, fragile: str
+) -> None:
+    other = AsyncClient(relay.address)
+    subscription = other.subscribe(fragile, prefetch=1)
+    delivery = await anext(subscription)
+    await subscription.stop()
+    relay.hold_answers()
+    delivery.ack_soon()
+    del subscription, delivery
+    gc.collect()
+    closing = asyncio.create_task(other.close())
+    await relay.has_held.wait()
+    assert not closing.done()
+    relay.let_pass()
+    await closing
+    assert (await client.stats(fragile)).acked_total == 1

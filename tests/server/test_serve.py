@@ -381,6 +381,28 @@ def test_a_request_that_takes_too_long_does_not_hold_it_up_for_ever(tmp_path: Pa
         assert server.stop() == 0
 
 
+def test_a_reader_that_stands_still_does_not_hold_it_up(tmp_path: Path) -> None:
+    patience = ("--drain-timeout-s", "600", "--body-timeout-s", "600", "--websocket-ping-s", "0")
+    with (
+        ServerProcess(tmp_path / "data", *patience) as server,
+        Caller(server.address) as http,
+        socket.create_connection(server.address, timeout=PATIENCE_S) as stalled,
+    ):
+        queue = http.new_queue()
+        for _ in range(20):
+            http.publish(queue, "x" * 900_000)
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stalled.sendall(
+            b"GET /v1/stream HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        assert stalled.recv(12) == b"HTTP/1.1 101"
+        request = json.dumps({"command": "subscribe", "payload": {"queue": queue, "prefetch": 20}}).encode()
+        stalled.sendall(bytes((0x81, 0x80 | len(request), 0, 0, 0, 0)) + request)
+        until(lambda: http.stats(queue)["in_flight"] > 1)
+        assert server.stop() == 0
+
+
 # -- what it finds again ----------------------------------------------------------------------------------------------
 
 

@@ -114,8 +114,10 @@ class AsyncClient(QueueCalls, PublishingCalls, ReceivingCalls, LookingCalls, Exc
         # All at once: one round trip after the other takes too long for many.
         await asyncio.gather(*(subscription.close() for subscription in list(self._subscriptions)))
         await self._session.all_taken_back()
-        if self._receipts is not None:
-            await self._receipts.settled()
+        # Also of subscriptions that nobody refers to any more.
+        while self._session.unsettled:
+            with contextlib.suppress(BrokerError):
+                await next(iter(self._session.unsettled)).settled()
 
     async def __aenter__(self) -> Self:
         await self.connect()

@@ -57,6 +57,12 @@ class Feed(Protocol):
         """There will be no other connection."""
 
 
+class Settles(Protocol):
+    """A settler, as the session sees it."""
+
+    async def settled(self) -> None: ...
+
+
 class Pending:
     """A request that has no answer yet."""
 
@@ -90,6 +96,8 @@ class Session:
         self._connecting: list[asyncio.Future[None]] = []
         self._taken_back: set[asyncio.Future[msgspec.Raw]] = set()
         """The answers that nobody waits for, and that may hand over something."""
+        self.unsettled: set[Settles] = set()
+        """Those whose settlings the broker has not answered yet; subscriptions that had them may be gone."""
         self.heard_count = 0
         """Frames so far: whether a broker that is waited for still says anything."""
         self._backoff = Backoff()

@@ -152,6 +152,7 @@ class Settler:
         batch = _Batch(self.loop.create_future())
         batch.done.add_done_callback(lambda _: self._answered(batch))
         self._unanswered.add(batch.done)
+        self._session.unsettled.add(self)
         return batch
 
     def _take_from_threads(self) -> None:
@@ -170,6 +171,8 @@ class Settler:
 
     def _answered(self, batch: _Batch) -> None:
         self._unanswered.discard(batch.done)
+        if not self._unanswered:
+            self._session.unsettled.discard(self)
         failures = batch.done.result()
         if failures:
             unheard = [error for place, error in failures.items() if place not in batch.waited_for]

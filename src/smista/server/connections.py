@@ -19,7 +19,7 @@ from smista.server.settings import ServerSettings
 PROGRESS_BYTES_PER_S = 1024
 """What a sender or reader that others wait for has to manage on average."""
 STALL_S = 5.0
-"""How long a reader may stand still while more than `output_bytes_max` waits for it."""
+"""How long a reader may stand still while more than `output_bytes_max` waits for it, or while the server stops."""
 LINGER_S = 5.0
 """How long a connection that was ended may take to be gone."""
 LOOK_AGAIN_S = 5.0
@@ -114,13 +114,14 @@ class Connections:
 class Output:
     """Whether the reader of a connection takes what waits for it. Only asked while there is too much to write on."""
 
-    __slots__ = ("_settings", "_since", "_transport", "_waiting_bytes", "look_at")
+    __slots__ = ("_is_hurried", "_settings", "_since", "_transport", "_waiting_bytes", "look_at")
 
     def __init__(self, transport: asyncio.WriteTransport, settings: ServerSettings) -> None:
         self._transport = transport
         self._settings = settings
         self._since = 0.0
         self._waiting_bytes = 0
+        self._is_hurried = False
         self.look_at = 0.0
         """When to ask `is_stalled` next."""
 
@@ -133,7 +134,12 @@ class Output:
         self._since = now
         self._waiting_bytes = self._transport.get_write_buffer_size()
         patience_s = self._settings.body_timeout_s
-        self.look_at = now + (min(STALL_S, patience_s) if self.is_over else patience_s)
+        self.look_at = now + (min(STALL_S, patience_s) if self.is_over or self._is_hurried else patience_s)
+
+    def hurry(self, now: float) -> None:
+        """The server stops, and others wait for that: a reader that stands still has less time."""
+        self._is_hurried = True
+        self.watch(now)
 
     def is_stalled(self, now: float) -> bool:
         """Whether too little was taken in the stretch that ends now; if not, a new one begins."""

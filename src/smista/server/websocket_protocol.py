@@ -95,6 +95,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().resume_writing()
         self.look_at = self.loop.time() + (LINGER_S if self.is_ending else LOOK_AGAIN_S)
 
+    def shutdown(self) -> None:
+        self.output.hurry(self.loop.time())
+        if not self.writable.is_set():
+            self.look_at = min(self.look_at, self.output.look_at)
+        super().shutdown()
+
     def handle_ping(self) -> None:
         # One chunk holds many pings; after an abort there is nobody to answer the rest to.
         if not self.transport.is_closing():
