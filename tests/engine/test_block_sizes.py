@@ -10,7 +10,7 @@ from smista.core.message import Publication
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from smista.core.staging import Commit, Load, Part, Row
 from smista.engine import Broker, BrokerSettings
-from smista.engine import broker as broker_module
+from smista.engine import publishing as publishing_module
 from smista.engine import staging as staging_module
 from smista.engine.running import STEP_BYTES_MAX
 from tests.engine.bench import Bench, MemoryPlace, turns, until
@@ -26,7 +26,7 @@ Kept = tuple[Bench, MemoryPlace]
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (broker_module, staging_module):
+    for module in (publishing_module, staging_module):
         monkeypatch.setattr(module, "STEP_BYTES_MAX", STEP)
 
 

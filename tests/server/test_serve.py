@@ -399,7 +399,7 @@ def test_a_reader_that_stands_still_does_not_hold_it_up(tmp_path: Path) -> None:
         assert stalled.recv(12) == b"HTTP/1.1 101"
         request = json.dumps({"command": "subscribe", "payload": {"queue": queue, "prefetch": 20}}).encode()
         stalled.sendall(bytes((0x81, 0x80 | len(request), 0, 0, 0, 0)) + request)
-        until(lambda: http.stats(queue)["in_flight"] > 1)
+        eventually(lambda: http.stats(queue)["in_flight"] > 1)
         assert server.stop() == 0
 
 

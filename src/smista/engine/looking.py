@@ -1,0 +1,193 @@
+"""Looking at messages, changing scheduled ones, and moving or removing what a filter finds, on a running broker.
+
+What is found in one turn of the loop is looked up again in the next: it may have left its queue, or gone with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator
+
+from smista.core import browsing, dead_letters, receiving, settling
+from smista.core.browsing import ANY, Filter
+from smista.core.errors import InvalidArgument, MessageNotFound, QueueDeleted
+from smista.core.message import Message, Reason, State
+from smista.core.queue import Queue
+from smista.core.state import DEFAULT_NAMESPACE
+from smista.engine.consumers import RECEIVED_BYTES_MAX
+from smista.engine.publishing import PublishingBroker
+from smista.engine.running import SLICE
+
+LOOKED_AT_ONCE = 1000
+"""How many messages of a queue are looked at before the rest of the loop has its turn; or a tenth as many changed."""
+PAGE_SLICES = 20
+"""How often that is done for one page, which may then be short."""
+
+
+class LookingBroker(PublishingBroker):
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    async def browse(
+        self,
+        queue: str,
+        wanted: Filter = ANY,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        with_bodies: bool = True,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> browsing.Page:
+        """A page of messages in any state, nothing changed. Pass the page's `after` on for the next one."""
+        self._enter_within_limits()
+        source = self._state.queue(queue, namespace)
+        found: list[Message] = []
+        for _ in range(PAGE_SLICES):
+            page = browsing.browse(source, wanted, after=after, limit=limit - len(found))
+            found += page.messages
+            if page.after is None or len(found) == limit:
+                break
+            after = page.after
+            await asyncio.sleep(0)
+        found = [message for message in found if self._is_in_its_queue(message)]
+        return browsing.Page(await self._copies(found, with_bodies=with_bodies), page.after)
+
+    async def peek(self, queue: str, limit: int = 1, *, namespace: str = DEFAULT_NAMESPACE) -> list[Message]:
+        """The messages that would be received next, nothing changed. Where bodies are large, fewer."""
+        self._enter_within_limits()
+        source = self._state.queue(queue, namespace)
+        return await self._copies(receiving.peek(source, limit, bytes_max=RECEIVED_BYTES_MAX))
+
+    async def get(self, queue: str, message_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Message:
+        """One message by its id, in whatever state it is."""
+        self._enter()
+        source = self._state.queue(queue, namespace)
+        messages = await self._copies([browsing.get(source, self._sequence(source, message_id))])
+        if not messages:
+            raise _not_found(source, message_id)
+        return messages[0]
+
+    # -- dead letters -------------------------------------------------------------------------------------------------
+
+    async def redrive(
+        self,
+        queue: str,
+        wanted: Filter = ANY,
+        *,
+        to: str | None = None,
+        limit: int | None = None,
+        per_second: float | None = None,
+        dry_run: bool = False,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> int:
+        """Send dead letters back to where they came from, or to queue `to`; returns how many.
+
+        What is in the queue when this starts, narrowed by `wanted` and `limit`; what is in flight is left alone, and
+        so is what never died, unless `to` says where it shall go. A dry run only counts. `QueueFull` when a target
+        takes no more: what was moved until then stays moved.
+        """
+        self._enter()
+        if per_second is not None and per_second <= 0:
+            raise InvalidArgument(f"per_second is {per_second!r}; give a number above 0, or None for no limit.")
+        source = self._state.queue(queue, namespace)
+        target = None if to is None else self._state.queue(to, namespace)
+        moved = 0
+        async for message in self._matching(source, wanted):
+            if limit is not None and moved >= limit:
+                break
+            if message.state not in (State.READY, State.DEAD) or not (message.deaths or target):
+                continue
+            if not dry_run:
+                _check_there(target, moved)
+                if not dead_letters.redrive(self._state, source, [message], to=target, now_ms=self._enter()):
+                    continue
+                self._after()
+                if per_second is not None:
+                    await asyncio.sleep(1 / per_second)
+            moved += 1
+        _check_there(source, moved)
+        await self._keeper.durable()
+        return moved
+
+    async def discard(self, queue: str, wanted: Filter, *, namespace: str = DEFAULT_NAMESPACE) -> int:
+        """Remove what a filter accepts and nobody holds; returns how many messages that was."""
+        self._enter()
+        source = self._state.queue(queue, namespace)
+        count = 0
+        async for message in self._matching(source, wanted):
+            if message.state is not State.IN_FLIGHT:
+                dead_letters.discard(self._state, source, message, Reason.CANCELLED, now_ms=self._enter())
+                self._after()
+                count += 1
+        await self._leave()
+        return count
+
+    async def _matching(self, queue: Queue, wanted: Filter) -> AsyncIterator[Message]:
+        """What is in the queue now and is accepted by a filter when its turn comes, the rest of the loop in between.
+        What has left the queue by then, or has gone with it, does not come."""
+        after, cut = 0, self._state.next_sequence
+        work = 0
+        while sequences := browsing.sequences_after(queue, after, LOOKED_AT_ONCE):
+            for after in sequences:
+                if after >= cut:
+                    return
+                message = queue.find(after)
+                work += 1
+                if message is not None and wanted.accepts(message):
+                    work += LOOKED_AT_ONCE // SLICE
+                    yield message
+                if work >= LOOKED_AT_ONCE:
+                    work = 0
+                    await asyncio.sleep(0)
+
+    # -- scheduled ----------------------------------------------------------------------------------------------------
+
+    async def reschedule(
+        self, queue: str, message_id: str, due_at_ms: int, *, namespace: str = DEFAULT_NAMESPACE
+    ) -> None:
+        """Give a scheduled message another due time."""
+        now_ms = self._enter()
+        source = self._state.queue(queue, namespace)
+        settling.reschedule(self._state, source, self._sequence(source, message_id), due_at_ms, now_ms=now_ms)
+        await self._leave()
+
+    async def cancel_scheduled(self, queue: str, message_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Remove a message that has not become ready yet."""
+        now_ms = self._enter()
+        source = self._state.queue(queue, namespace)
+        settling.cancel(self._state, source, self._sequence(source, message_id), now_ms=now_ms)
+        await self._leave()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _sequence(self, queue: Queue, message_id: str) -> int:
+        """Where the message with this id stands in the queue: under its number, unless it has moved.
+
+        The time in the id tells it from a message that a crash made us forget and whose number was used again.
+        """
+        number, created_at_ms = self.ids.parse(message_id)
+        moved = self._keeper.recorder.moved_messages.get(number)
+        message = queue.find(number if moved is None else moved.sequence)
+        if message is None or message.created_at_ms != created_at_ms:
+            raise _not_found(queue, message_id)
+        return message.sequence
+
+    async def _copies(self, messages: list[Message], *, with_bodies: bool = True) -> list[Message]:
+        """Copies that stay as they are, for somebody to look at; without bodies they have those that are in memory.
+        What has left its queue while bodies were read is left out."""
+        if with_bodies and not self._keeper.are_at_hand(messages):
+            await self._keeper.fetch(messages)
+            messages = [message for message in messages if self._is_in_its_queue(message)]
+        copies = [copy.copy(message) for message in messages]
+        self._keeper.handed_over(messages)
+        return copies
+
+
+def _not_found(queue: Queue, message_id: str) -> MessageNotFound:
+    return MessageNotFound(f"Queue {queue.name!r} has no message {message_id}; it may have been settled or moved.")
+
+
+def _check_there(queue: Queue | None, moved: int) -> None:
+    """Look at a queue again that was found before others had their turn."""
+    if queue is not None and queue.is_deleted:
+        raise QueueDeleted(f"Queue {queue.name!r} was deleted after {moved} messages had been moved.")

@@ -1,0 +1,182 @@
+"""Publishing on a running broker: the rules are in `core/publishing`, here is what enters in one step.
+
+A batch enters whole, so in one block, unless that would be too much for a block, or its queue has to serve its
+consumers in between to know what fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from smista.core import publishing
+from smista.core.message import Publication
+from smista.core.queue import Queue
+from smista.core.state import DEFAULT_NAMESPACE
+from smista.engine.declaring import DeclaringBroker
+from smista.engine.delivery import Published
+from smista.engine.running import STEP_BYTES_MAX
+from smista.errors import BrokerError
+
+P = TypeVar("P")
+
+
+class PublishingBroker(DeclaringBroker):
+    async def publish(
+        self,
+        queue: str,
+        publications: Sequence[Publication],
+        *,
+        batch_id: str | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[Published | BrokerError]:
+        """Publish to a queue; per publication what became of it, in order. Returns when all are durable.
+
+        The same messages under the same `batch_id` again, within the queue's deduplication window, are not stored
+        again. Raises where nothing at all was stored: no such queue, disk or memory low, broker stopped.
+        """
+        await self.room()
+        results = self.publish_now(queue, publications, batch_id=batch_id, namespace=namespace)
+        await self._keeper.durable()
+        return results
+
+    def publish_now(
+        self,
+        queue: str,
+        publications: Sequence[Publication],
+        *,
+        batch_id: str | None = None,
+        is_use: bool = True,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[Published | BrokerError]:
+        """Without `is_use` a queue that is deleted when nobody uses it does not live longer for this."""
+        now_ms = self._enter_within_limits()
+        self._check_pressure()
+        target = self._state.queue(queue, namespace)
+        placed: list[publishing.Result] = []
+        for part in _parts(target, publications, [len(one.body) for one in publications]):
+            batch = None
+            if batch_id is not None:
+                batch = publishing.Batch(batch_id, len(placed), len(part) == len(publications))
+            placed += publishing.publish(self._state, target, part, batch=batch, is_use=is_use, now_ms=now_ms)
+            self._after_part(now_ms)
+        self._after()
+        return [self._published(one) if isinstance(one, publishing.Placed) else one for one in placed]
+
+    def publish_alike_now(
+        self,
+        queue: str,
+        bodies: Sequence[bytes],
+        like: Publication,
+        *,
+        is_use: bool = True,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[tuple[int, BrokerError]]:
+        """Publish bodies that have all but themselves in common with `like`: which of them were refused, and why."""
+        now_ms = self._enter_within_limits()
+        self._check_pressure()
+        target = self._state.queue(queue, namespace)
+        refused: list[tuple[int, BrokerError]] = []
+        count = 0
+        for part in _parts(target, bodies, list(map(len, bodies))):
+            found = publishing.publish_alike(self._state, target, part, like, is_use=is_use, now_ms=now_ms)
+            refused += [(count + place, error) for place, error in found]
+            count += len(part)
+            self._after_part(now_ms)
+        self._after()
+        return refused
+
+    def _after_part(self, now_ms: int) -> None:
+        """A batch has been noted, or a part of one that does not enter in one step. Limits are kept in the same
+        instant, since a message with no time to live is for whoever waits now."""
+        self._keep_limits(now_ms)
+        self._keeper.seal_if_large()
+
+    async def publish_to_exchange(
+        self,
+        exchange: str,
+        publication: Publication,
+        *,
+        headers: Mapping[str, object] | None = None,
+        extra_keys: Sequence[str] = (),
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[Published]:
+        """Publish through an exchange by the envelope's routing key: stored in every queue it leads to, or in none."""
+        await self.room()
+        results = self.publish_to_exchange_now(
+            exchange, publication, headers=headers, extra_keys=extra_keys, namespace=namespace
+        )
+        await self._keeper.durable()
+        return results
+
+    def publish_to_exchange_now(
+        self,
+        exchange: str,
+        publication: Publication,
+        *,
+        headers: Mapping[str, object] | None = None,
+        extra_keys: Sequence[str] = (),
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[Published]:
+        now_ms = self._enter_within_limits()
+        self._check_pressure()
+        placed = publishing.publish_to_exchange(
+            self._state,
+            self._state.namespace(namespace),
+            exchange,
+            publication,
+            headers=headers,
+            extra_keys=extra_keys,
+            now_ms=now_ms,
+        )
+        self._keep_limits(now_ms)
+        self._after()
+        return [self._published(one) for one in placed]
+
+    def publish_to_queues_now(
+        self,
+        queues: Iterable[str],
+        publication: Publication,
+        *,
+        is_use: bool = True,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> list[Published | BrokerError]:
+        """Publish to several queues, each for itself: per queue what became of it, also where another refused it."""
+        now_ms = self._enter_within_limits()
+        self._check_pressure()
+        found = [self._state.queue(name, namespace) for name in queues]
+        placed = publishing.publish_to_queues(self._state, found, publication, is_use=is_use, now_ms=now_ms)
+        self._keep_limits(now_ms)
+        self._after()
+        return [self._published(one) if isinstance(one, publishing.Placed) else one for one in placed]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits to be written that publishers should be held back."""
+        return self._keeper.is_behind
+
+    async def room(self) -> None:
+        """Wait until the log has caught up far enough to take more."""
+        await self._keeper.room()
+
+    def _published(self, placed: publishing.Placed) -> Published:
+        return Published(
+            placed.number, placed.created_at_ms, placed.queue, placed.position, placed.is_duplicate, self.ids
+        )
+
+
+def _parts(queue: Queue, publications: Sequence[P], sizes: list[int]) -> Iterator[Sequence[P]]:
+    """A batch as it enters: whole, unless that is too much for one block, or its queue has to serve in between."""
+    if publishing.is_one_by_one(queue):
+        yield from (publications[place : place + 1] for place in range(len(publications)))
+        return
+    if sum(sizes) <= STEP_BYTES_MAX:
+        yield publications
+        return
+    start = part_bytes = 0
+    for place, size in enumerate(sizes):
+        if part_bytes + size > STEP_BYTES_MAX and place > start:
+            yield publications[start:place]
+            start, part_bytes = place, 0
+        part_bytes += size
+    yield publications[start:]
