@@ -296,3 +296,18 @@ async def test_what_is_released_at_the_start_may_need_a_dead_letter_queue(orders
     orders.pass_time(ms=120_000)
     await orders.restart()
     assert orders.counts("brief_dlq") == (1, 0, 0, 0)
+
+
+async def test_an_exchange_that_still_led_to_a_fleeting_queue_stays(orders: Bench) -> None:
+    """It is deleted with its last binding, and that one is not in the log."""
+    await orders.declare("lasting")
+    await orders.declare("fleeting", QueueSettings(durable=False))
+    await orders.declare("later")
+    settings = ExchangeSettings(ExchangeKind.FANOUT, auto_delete=True)
+    await orders.broker.declare_exchange("e", settings)
+    for queue in ("lasting", "fleeting"):
+        await orders.broker.bind(Binding.to_queue("e", queue))
+    await orders.broker.delete_queue("lasting")
+    await orders.broker.bind(Binding.to_queue("e", "later"))
+    await orders.restart()
+    assert orders.broker.queues_for("e", "") == ("later",)

@@ -213,3 +213,15 @@ async def test_a_subscription_ended_while_bodies_are_read_back_keeps_nothing(slo
     bench.broker.cancel(subscription)
     await turns()
     assert bench.counts() == (10, 0, 0, 0)
+
+
+async def test_a_body_that_is_read_back_for_a_message_that_moved_is_not_counted(slow: Slow) -> None:
+    bench, place = slow
+    peek = asyncio.ensure_future(bench.broker.peek("orders", 3))
+    await place.log.reading()
+    before = bench.broker._keeper.recorder.resident_bytes
+    await bench.declare("elsewhere")
+    assert await bench.broker.redrive("orders", to="elsewhere") == 10
+    place.log.let_read()
+    assert await peek == []
+    assert bench.broker._keeper.recorder.resident_bytes == before

@@ -6,6 +6,8 @@ that names the difference.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from smista.core.errors import DeadLetterCycle, InvalidArgument, QueueDiffers, QueueInUse, QueueNotEmpty
@@ -90,15 +92,16 @@ def delete_queue(
         raise QueueInUse(f"Queue {queue.name!r} has consumers; cancel them or delete it regardless.")
     count = queue.message_count
     state.journal.queue_deleted(queue, now_ms)
-    apply_queue_deleted(state, queue)
+    unused = apply_queue_deleted(state, queue)
+    _delete_unused(state, state.namespaces[queue.namespace], unused)
     return count
 
 
-def apply_queue_deleted(state: BrokerState, queue: Queue) -> None:
+def apply_queue_deleted(state: BrokerState, queue: Queue) -> Sequence[str]:
+    """Returns the auto-delete exchanges that lead nowhere now. Their deletions are records of their own, and recovery,
+    which does not know of bindings to queues that are not durable, must not conclude them."""
     state.drop_queue(queue)
-    namespace = state.namespaces[queue.namespace]
-    removed = namespace.topology.remove_queue(queue.name)
-    _delete_unused(state, namespace, removed.unused)
+    return state.namespaces[queue.namespace].topology.remove_queue(queue.name).unused
 
 
 def purge(state: BrokerState, queue: Queue, *, ready_only: bool = False, now_ms: int) -> int:
@@ -196,7 +199,7 @@ def lasting_bindings(state: BrokerState, exchange: Exchange) -> list[Binding]:
     return [binding for binding in exchange.bindings if is_lasting(namespace, binding)]
 
 
-def _delete_unused(state: BrokerState, namespace: Namespace, names: tuple[str, ...] | list[str]) -> None:
+def _delete_unused(state: BrokerState, namespace: Namespace, names: Sequence[str]) -> None:
     """Auto-delete exchanges go with the last binding from them, and may take others along."""
     pending = list(names)
     while pending:

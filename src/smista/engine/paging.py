@@ -84,7 +84,9 @@ class Paging:
         """Put the bodies of a block that was read into those of the messages that live in it."""
         block = self._blocks[position]
         for message in messages:
-            if message.position == position and type(message.body) is not bytes:
+            # One that moved meanwhile is another object now.
+            is_there = message.position == position and message.state is not State.GONE
+            if is_there and type(message.body) is not bytes:
                 message.body = block[message.number]
                 self._recorder.resident_bytes += len(message.body)
 
