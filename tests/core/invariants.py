@@ -64,9 +64,9 @@ def _check_tables(state: BrokerState, queue: Queue) -> None:
 def _check_bytes(state: BrokerState, queue: Queue) -> None:
     held = sum(message.body_bytes for message in queue.messages())
     assert queue.body_bytes == held, f"{queue.name}: counts {queue.body_bytes} bytes and holds {held}"
-    counts_held = queue.settings.limit_ready_only and queue.settings.max_bytes is not None
-    in_flight = sum(message.body_bytes for message in queue.in_flight.values()) if counts_held else 0
-    assert queue.held_bytes == in_flight, f"{queue.name}: counts {queue.held_bytes} bytes in flight, not {in_flight}"
+    for table, counted in ((queue.ready, queue.ready_bytes), (queue.dead, queue.dead_bytes)):
+        there = sum(message.body_bytes for message in table.values()) if queue.settings.max_bytes is not None else 0
+        assert counted == there, f"{queue.name}: counts {counted} bytes in a table that has {there}"
 
 
 def _check_deliveries(queue: Queue) -> None:

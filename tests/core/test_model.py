@@ -553,6 +553,8 @@ class BrokerBesideModel(RuleBasedStateMachine):
             reason = Reason.EXPIRED
             if message.state is SCHEDULED:
                 message.state = READY
+                if message.expires_at_ms is not None:
+                    message.expires_at_ms += at_ms - message.ready_at_ms
                 continue
             if message.state is IN_FLIGHT:
                 rules = self.settings[message.queue]

@@ -42,7 +42,7 @@ def receipts_of(subscriptions: list[Subscription]) -> list[Receipt]:
     return [receipt for subscription in subscriptions for receipt in subscription.held.values()]
 
 
-def go(broker: Broker, leaving: list[Subscription]) -> asyncio.Task[None] | None:
+def go(broker: Broker, leaving: list[Subscription]) -> asyncio.Future[None] | None:
     return broker.leave(leaving, receipts_of(leaving), broker.vanish_now)
 
 

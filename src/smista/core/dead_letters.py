@@ -15,7 +15,7 @@ import msgspec
 from smista.core.declaring import declare_queue, look_after
 from smista.core.errors import MessageNotFound, QueueFull
 from smista.core.exchanges import route
-from smista.core.limits import drops_first, has_room, may_not_stay
+from smista.core.limits import can_make_room, drops_first, has_room, may_not_stay
 from smista.core.message import Death, Envelope, Fate, Message, Reason, State
 from smista.core.queue import Queue, error_text
 from smista.core.settings import NAME_BYTES_MAX, DeadLetterMode, Overflow, QueueSettings
@@ -310,8 +310,7 @@ def _address(queue: Queue, message: Message) -> tuple[str, str] | None:
 
 def _can_take(state: BrokerState, target: Queue, message: Message, fate: Fate) -> bool:
     """Whether a dead-letter queue has room, or makes some by dropping its oldest where it was declared so."""
-    limit = target.settings.max_bytes
-    if limit is not None and message.body_bytes > limit and not drops_first(target):
+    if not drops_first(target) and not can_make_room(target, message.body_bytes):
         return False
     for _ in range(DROPPED_AT_ONCE):
         if has_room(target, message.body_bytes):

@@ -64,5 +64,11 @@ def dedup_key(settings: QueueSettings, publication: Publication) -> str | None:
             return None
         key = "sha256:" + hashlib.sha256(publication.body).hexdigest()
     if settings.dedup_scope is DeduplicationScope.GROUP:
-        return f"{envelope.group or ''}\0{key}"
-    return key
+        group = envelope.group or ""
+        return f"group {len(group)} {group} {key}"
+    return f"id {key}"
+
+
+def batch_key(batch_id: str) -> str:
+    """Under which key a whole batch is remembered; no message's is the same."""
+    return f"batch {batch_id}"

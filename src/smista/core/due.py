@@ -13,7 +13,7 @@ from smista.core.calendar import Entry
 from smista.core.claims import Claim, ClaimState, expire_claim, work_off
 from smista.core.dead_letters import expire
 from smista.core.declaring import delete_queue, schedule_check
-from smista.core.limits import drops_first
+from smista.core.limits import may_not_stay
 from smista.core.message import Message, Reason, State
 from smista.core.queue import Queue
 from smista.core.retry import spread
@@ -57,8 +57,9 @@ def _become_ready(state: BrokerState, due: Sequence[Entry], now_ms: int) -> list
             others.append(entry)
     for queue, messages in readied.items():
         state.journal.became_ready(queue, messages, now_ms)
-        if drops_first(queue):
-            state.crowd(queue, None, now_ms)
+        for message in messages:
+            if may_not_stay(queue, message, now_ms):
+                state.crowd(queue, message, now_ms)
     return others
 
 

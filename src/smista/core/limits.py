@@ -41,6 +41,16 @@ def fits(queue: Queue, body_bytes: int) -> bool:
     )
 
 
+def can_make_room(queue: Queue, body_bytes: int) -> bool:
+    """Whether one more body would be within the limits if everything that is ready went. If not, nothing should go."""
+    settings = queue.settings
+    depth_left = queue.limited_depth - len(queue.ready)
+    bytes_left = queue.limited_bytes - queue.ready_bytes
+    return (settings.max_depth is None or depth_left < settings.max_depth) and (
+        settings.max_bytes is None or bytes_left + body_bytes <= settings.max_bytes
+    )
+
+
 def has_room(queue: Queue, body_bytes: int) -> bool:
     """Whether a queue takes one more body as it is."""
     return drops_first(queue) or fits(queue, body_bytes)

@@ -21,10 +21,10 @@ import msgspec
 
 from smista.core.dead_letters import DROPPED_AT_ONCE, discard, set_aside
 from smista.core.declaring import look_after
-from smista.core.dedup import DedupMemory, Seen, dedup_key
+from smista.core.dedup import DedupMemory, Seen, batch_key, dedup_key
 from smista.core.errors import InvalidArgument, InvalidPriority, MessageTooLarge, QueueFull
 from smista.core.exchanges import route
-from smista.core.limits import MAKES_ROOM, has_room, is_limited, may_not_stay
+from smista.core.limits import MAKES_ROOM, can_make_room, has_room, is_limited, may_not_stay
 from smista.core.message import FOREVER_MS, PLAIN, Envelope, Fate, Message, Publication, Reason
 from smista.core.queue import Queue
 from smista.core.settings import PRIORITY_MAX, Overflow, check_text
@@ -34,6 +34,7 @@ from smista.errors import BrokerError
 ID_LENGTH_MAX = 1024
 BATCH_ID_LENGTH_MAX = 512
 """Shorter: a message's place in its batch is added to it."""
+RETRIES_MAX = 1 << 31
 ROUNDS = 3
 """How often queues that fill each other, by their dead letters, are looked at for room."""
 
@@ -89,8 +90,8 @@ def publish(
         queue.used_at_ms = now_ms
     if batch is not None:
         check_id("batch_id", batch.id, BATCH_ID_LENGTH_MAX)
-        seen = _seen(queue, _batch_key(batch), now_ms)
-        if seen is not None:
+        seen = _seen(queue, batch_key(batch.id), now_ms)
+        if seen is not None and batch.is_whole:
             return _publish_plain(state, queue, publications, batch, seen, now_ms)
         if not batch.is_whole or not _is_plain(queue, publications) or _is_numbered(queue, publications, batch, now_ms):
             publications = [_numbered(one, batch, place) for place, one in enumerate(publications, batch.first)]
@@ -181,7 +182,7 @@ def publish_to_queues(
     for queue in queues:
         if is_use:
             queue.used_at_ms = now_ms
-        is_full = queue not in refused and not has_room(queue, len(publication.body))
+        is_full = queue not in refused and not _will_take(state, queue, len(publication.body))
         if is_full and not _is_duplicate(queue, publication, now_ms):
             refused[queue] = _full(queue)
         if queue in refused:
@@ -243,8 +244,9 @@ def _is_plain_envelope(envelope: Envelope) -> bool:
     return type(envelope) is Envelope and envelope.deduplication_id is None and envelope.ttl_ms is None
 
 
-def _batch_key(batch: Batch) -> str:
-    return f"batch\0{batch.id}"
+def is_known_batch(queue: Queue, batch_id: str, now_ms: int) -> bool:
+    """Whether a batch of this id entered in one step before; it is recognised as a whole then."""
+    return _seen(queue, batch_key(batch_id), now_ms) is not None
 
 
 def _is_numbered(queue: Queue, publications: Sequence[Publication], batch: Batch, now_ms: int) -> bool:
@@ -307,7 +309,7 @@ def _publish_plain(
         queue.counters.published += len(entered)
         state.journal.enqueued(queue, entered, now_ms)
         if batch is not None:
-            _remember(state, queue, _batch_key(batch), entered[0], now_ms)
+            _remember(state, queue, batch_key(batch.id), entered[0], now_ms)
         look_after(queue, now_ms)
     return results
 
@@ -421,8 +423,13 @@ def _make_room_in_all(state: BrokerState, queues: Sequence[Queue], publication: 
             state.journal.between()
     for queue in needy:
         # What had to leave one of them may have gone to another.
-        if not has_room(queue, body_bytes):
+        if not _will_take(state, queue, body_bytes):
             raise _full(queue)
+
+
+def _will_take(state: BrokerState, queue: Queue, body_bytes: int) -> bool:
+    """Whether there is room, or will be when those have gone that have to."""
+    return has_room(queue, body_bytes) or queue in state.crowded
 
 
 def _place(state: BrokerState, queue: Queue, publication: Publication, now_ms: int) -> tuple[Message | None, Placed]:
@@ -533,8 +540,8 @@ def check_envelope(envelope: Envelope) -> None:
     if envelope.ttl_ms is not None:
         _check_ms("ttl_ms", envelope.ttl_ms)
     max_retries = envelope.max_retries
-    if max_retries is not None and not (type(max_retries) is int and max_retries >= 0):
-        raise InvalidArgument(f"max_retries is {max_retries!r}; give a whole number, 0 or more.")
+    if max_retries is not None and not (type(max_retries) is int and 0 <= max_retries <= RETRIES_MAX):
+        raise InvalidArgument(f"max_retries is {max_retries!r}; give a whole number from 0 to {RETRIES_MAX}.")
 
 
 def check_id(name: str, value: str, longest: int = ID_LENGTH_MAX) -> None:
@@ -568,7 +575,7 @@ def make_room(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int, *,
         if has_room(queue, body_bytes):
             return
         oldest = queue.line.oldest() if settings.overflow in MAKES_ROOM and queue.line is not None else None
-        if oldest is None or (settings.max_bytes is not None and body_bytes > settings.max_bytes):
+        if oldest is None or not can_make_room(queue, body_bytes):
             raise _full(queue)
         if is_dry:
             return

@@ -48,11 +48,11 @@ class Queue:
         "counters",
         "created_at_ms",
         "dead",
+        "dead_bytes",
         "deadline_ms",
         "dedup",
         "fair",
         "groups",
-        "held_bytes",
         "in_flight",
         "is_attached",
         "is_deleted",
@@ -65,6 +65,7 @@ class Queue:
         "position",
         "rate",
         "ready",
+        "ready_bytes",
         "scheduled",
         "sequence",
         "settings",
@@ -96,8 +97,8 @@ class Queue:
         self.in_flight: Messages = Table()
         self.dead: Messages = Table()
         self.body_bytes = 0
-        self.held_bytes = 0
-        """How many of them are in flight; counted only where `limited_bytes` needs it."""
+        self.ready_bytes = self.dead_bytes = 0
+        """How many of them are in these two tables; counted only where there is a limit for bytes."""
         self.counters = Counters()
         self.line: ReadyLine | FairLine | None = None
         self.fair: FairLine | None = None
@@ -130,12 +131,12 @@ class Queue:
 
     @property
     def limited_bytes(self) -> int:
-        """What `max_bytes` is held against: all there are, or only those of what nobody holds."""
-        return self.body_bytes - self.held_bytes
+        """What `max_bytes` is held against: the bytes of the same messages as `limited_depth`."""
+        return self.ready_bytes if self.settings.limit_ready_only else self.body_bytes - self.dead_bytes
 
     @property
-    def _counts_held(self) -> bool:
-        return self.settings.limit_ready_only and self.settings.max_bytes is not None
+    def _counts_bytes(self) -> bool:
+        return self.settings.max_bytes is not None
 
     @property
     def message_count(self) -> int:
@@ -166,6 +167,8 @@ class Queue:
             self.scheduled[message.sequence] = message
         else:
             self.ready[message.sequence] = message
+            if self._counts_bytes:
+                self.ready_bytes += message.body_bytes
         if not self.is_attached:
             return
         if self.groups is None and message.expires_at_ms is None and message.state is READY:
@@ -195,7 +198,7 @@ class Queue:
         if deliveries is None:
             message.deliveries = Deliveries(1, 0, now_ms, now_ms, True, run)
             self.counters.first_delivered += 1
-            self.counters.wait_ms_total += now_ms - message.ready_at_ms
+            self.counters.wait_ms_total += max(0, now_ms - message.ready_at_ms)
         else:
             deliveries.count += 1
             deliveries.last_at_ms = now_ms
@@ -205,10 +208,10 @@ class Queue:
         sequence = message.sequence
         if self.ready.pop(sequence, None) is None:
             self.scheduled.pop(sequence, None)
+        elif self._counts_bytes:
+            self.ready_bytes -= message.body_bytes
         message.state = IN_FLIGHT
         self.in_flight[sequence] = message
-        if self._counts_held:
-            self.held_bytes += message.body_bytes
         if self.is_attached:
             if message.deadline_ms is not None:
                 self.calendar.remove(message)
@@ -226,7 +229,8 @@ class Queue:
             if deliveries is None:
                 message.deliveries = Deliveries(1, 0, now_ms, now_ms, True, run)
                 first_count += 1
-                wait_ms += now_ms - message.ready_at_ms
+                # A consumer that publishes as it is served does so later than the instant it is served in.
+                wait_ms += max(0, now_ms - message.ready_at_ms)
             else:
                 deliveries.count += 1
                 deliveries.last_at_ms = now_ms
@@ -242,8 +246,8 @@ class Queue:
         counters.delivered += len(messages)
         self.ready.remove_all(taken)
         self.in_flight.add_all(taken)
-        if self._counts_held:
-            self.held_bytes += sum([message.body_bytes for message in messages])
+        if self._counts_bytes:
+            self.ready_bytes -= sum([message.body_bytes for message in messages])
 
     def extend(self, message: Message, deadline_ms: int | None, now_ms: int) -> None:
         if not self.is_attached:
@@ -264,8 +268,7 @@ class Queue:
             message.state = SCHEDULED
             self.scheduled[message.sequence] = message
         else:
-            message.state = READY
-            self.ready[message.sequence] = message
+            self._enter_ready(message)
         if self.is_attached:
             self._index(message, now_ms, is_new=False)
         else:
@@ -285,11 +288,12 @@ class Queue:
             deliveries.failures = (*deliveries.failures[-FAILURES_KEPT + 1 :], failure)
 
     def become_ready(self, message: Message, now_ms: int) -> None:
-        """A scheduled message's time has come."""
+        """A scheduled message's time has come. Its time to live begins now, not when it should have come."""
         del self.scheduled[message.sequence]
-        message.state = READY
         message.deadline_ms = None
-        self.ready[message.sequence] = message
+        if message.expires_at_ms is not None:
+            message.expires_at_ms += max(0, now_ms - message.ready_at_ms)
+        self._enter_ready(message)
         if self.is_attached:
             self._index(message, now_ms, is_new=False)
 
@@ -345,8 +349,6 @@ class Queue:
             if message.deadline_ms is not None:
                 calendar.remove(message)
         self.body_bytes -= body_bytes
-        if self.held_bytes:
-            self.held_bytes -= body_bytes
         self.in_flight.remove_all([message.sequence for message in messages])
 
     def park(self, message: Message) -> None:
@@ -355,6 +357,8 @@ class Queue:
         message.state = DEAD
         self.body_bytes += message.body_bytes
         self.dead[message.sequence] = message
+        if self._counts_bytes:
+            self.dead_bytes += message.body_bytes
 
     def take_all(self, *, ready_only: bool) -> list[Messages]:
         """Empty the queue at once, whatever its depth; the caller frees what was in it at leisure."""
@@ -362,11 +366,12 @@ class Queue:
             self.body_bytes = self._bytes_beside_ready()
             taken = [self.ready]
             self.ready = Table()
+            self.ready_bytes = 0
         else:
             self.body_bytes = 0
             taken = [table for table in self.tables() if table]
             self.ready, self.scheduled, self.in_flight, self.dead = Table(), Table(), Table(), Table()
-            self.held_bytes = 0
+            self.ready_bytes = self.dead_bytes = 0
             self.dedup = None
         self.counters.purged += sum(map(len, taken))
         if ready_only and self.fair is not None:
@@ -396,7 +401,7 @@ class Queue:
         if self.settings.rate_limit is not None:
             self.rate = RateLimit(self.settings.rate_limit, now_ms)
         self.ready = _in_sequence(self.ready)
-        self._count_held()
+        self._count_bytes()
         self._rebuild_groups()
         groups = self.groups
         if self.settings.fair:
@@ -425,11 +430,15 @@ class Queue:
             self.rate = None if settings.rate_limit is None else RateLimit(settings.rate_limit, now_ms)
         if self.line is not None:
             self.line.is_weighted = settings.priority_policy is PriorityPolicy.WEIGHTED
-        self._count_held()
+        if (settings.max_bytes is None) != (before.max_bytes is None):
+            self._count_bytes()
 
-    def _count_held(self) -> None:
-        """How many bytes are in flight, where that is asked for."""
-        self.held_bytes = sum(message.body_bytes for message in self.in_flight.values()) if self._counts_held else 0
+    def _count_bytes(self) -> None:
+        """How many bytes are ready and how many dead, where that is asked for."""
+        self.ready_bytes = self.dead_bytes = 0
+        if self._counts_bytes:
+            self.ready_bytes = self.body_bytes - self._bytes_beside_ready()
+            self.dead_bytes = sum(message.body_bytes for message in self.dead.values())
 
     def look_at(self, at_ms: int, now_ms: int) -> None:
         """Have the queue itself looked after at `at_ms`, unless that happens sooner anyway."""
@@ -511,16 +520,24 @@ class Queue:
         state = message.state
         if state is IN_FLIGHT:
             del self.in_flight[message.sequence]
-            if self.held_bytes:
-                self.held_bytes -= message.body_bytes
             if self.fair is not None:
                 self.fair.let_go(message)
         elif state is READY:
             del self.ready[message.sequence]
+            if self._counts_bytes:
+                self.ready_bytes -= message.body_bytes
         elif state is SCHEDULED:
             del self.scheduled[message.sequence]
         elif state is DEAD:
             del self.dead[message.sequence]
+            if self._counts_bytes:
+                self.dead_bytes -= message.body_bytes
+
+    def _enter_ready(self, message: Message) -> None:
+        message.state = READY
+        self.ready[message.sequence] = message
+        if self._counts_bytes:
+            self.ready_bytes += message.body_bytes
 
 
 def _in_sequence(table: Messages) -> Messages:

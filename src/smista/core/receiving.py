@@ -12,6 +12,7 @@ from smista.core.queue import Queue
 from smista.core.state import BrokerState
 
 UNBOUNDED = 1 << 62
+EXPIRED_AT_ONCE = 250
 _body_bytes = attrgetter("body_bytes")
 
 
@@ -30,6 +31,8 @@ def receive(
 
     None comes after the one whose body makes them `bytes_max` bytes or more together; where bodies are large there may
     be fewer still, but one at least.
+
+    Of messages whose time is over it lets go of some; where there are very many of them, see `has_more`.
 
     `lease_ms` None means the queue's; `FOREVER_MS` never runs out. `several_per_group` lets one call take messages that
     follow each other in one ordered group. Nothing else of the group goes out before the first of them is settled.
@@ -69,18 +72,17 @@ def receive(
                 for one in taken[len(fitting) :]:
                     line.untake(one)
                 taken = fitting
-    while len(taken) < limit and bytes_max > 0:
+    expired_count = 0
+    while len(taken) < limit and bytes_max > 0 and expired_count < EXPIRED_AT_ONCE:
         message = line.pop()
         if message is None:
             break
-        expires_at_ms = message.expires_at_ms
-        if (expires_at_ms is not None and expires_at_ms < now_ms) or (
-            retention_ms is not None and message.ready_at_ms + retention_ms <= now_ms
-        ):
+        if _is_over(queue, message, now_ms):
             line.untake(message)
             queue.lease_all(taken[leased:], now_ms, state.run)
             leased = len(taken)
             expire(state, queue, message, now_ms=now_ms)
+            expired_count += 1
             continue
         taken.append(message)
         bytes_max -= message.body_bytes
@@ -104,6 +106,21 @@ def receive(
             at_ms=now_ms,
         )
     return taken
+
+
+def _is_over(queue: Queue, message: Message, now_ms: int) -> bool:
+    """Whether a message's time to live, or its queue's retention, has run out."""
+    if message.expires_at_ms is not None and message.expires_at_ms < now_ms:
+        return True
+    retention_ms = queue.settings.retention_ms
+    return retention_ms is not None and message.ready_at_ms + retention_ms <= now_ms
+
+
+def has_more(queue: Queue, now_ms: int) -> bool:
+    """Whether a receive that got nothing should be tried again: it met very many that are over, and others follow."""
+    if queue.line is None or queue.is_paused or (queue.rate is not None and not queue.rate.available(now_ms)):
+        return False
+    return queue.line.first() is not None
 
 
 def check_lease(lease_ms: object) -> None:

@@ -34,7 +34,7 @@ def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> None:
     """Serve the crowded queues, then drop what nobody took and may not stay. Some may still be crowded afterwards."""
     budget = AT_ONCE + 2 * sum(state.crowded.values())
     while state.crowded and budget > 0:
-        queue, entered = state.crowded.popitem()
+        queue, _ = state.crowded.popitem()
         if queue.is_deleted:
             state.fleeting.pop(queue, None)
             continue
@@ -47,7 +47,7 @@ def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> None:
         budget -= 1 + _trim(state, queue, budget, now_ms)
         if _dropped_next(queue) is not None:
             # More than one call may do.
-            state.crowded.setdefault(queue, entered)
+            state.crowded.setdefault(queue, 0)
 
 
 def _trim(state: BrokerState, queue: Queue, limit: int, now_ms: int) -> int:

@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from smista.core import receiving, settling
 from smista.core.errors import InvalidArgument, InvalidReceipt
-from smista.core.message import Receipt
+from smista.core.message import Message, Receipt
 from smista.core.queue import Queue
+from smista.core.settings import check_text
 from smista.core.settling import Outcome
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.claiming import WAIT_MS_MAX
@@ -33,6 +34,8 @@ from smista.engine.consumers import RECEIVED_BYTES_MAX, CreditPool, Poll, Subscr
 from smista.engine.delivery import Delivery
 from smista.engine.looking import LookingBroker
 from smista.errors import BrokerError
+
+CONSUMER_LENGTH_MAX = 1024
 
 
 class Broker(LookingBroker):
@@ -65,21 +68,19 @@ class Broker(LookingBroker):
             )
         if type(wait_ms) is not int or not 0 <= wait_ms <= WAIT_MS_MAX:
             raise InvalidArgument(f"wait_ms is {wait_ms!r}; give 0 to {WAIT_MS_MAX} milliseconds.")
+        _check_consumer(consumer, lease_ms)
         if not beside_active:
             self._consumers.check_poll(source)
         watch = self._consumers.watch(source)
         if watch is None or not len(watch.line):
-            messages = receiving.receive(
-                self._state,
-                source,
-                limit,
-                lease_ms=lease_ms,
-                consumer=consumer,
-                several_per_group=several_per_group,
-                bytes_max=RECEIVED_BYTES_MAX,
-                now_ms=now_ms,
-            )
+            messages = self._receive_some(source, limit, lease_ms, consumer, several_per_group, now_ms)
             self._after()
+            while not messages and receiving.has_more(source, now_ms):
+                # Very many are over: they go some at a time.
+                await asyncio.sleep(0)
+                now_ms = self._enter()
+                messages = self._receive_some(source, limit, lease_ms, consumer, several_per_group, now_ms)
+                self._after()
             if messages:
                 deliveries = await self._dispatcher.deliveries(messages)
                 if deliveries or not wait_ms:
@@ -91,6 +92,20 @@ class Broker(LookingBroker):
         if not wait_ms:
             return []
         return await self._poll(source, limit, wait_ms, lease_ms, consumer, now_ms, several_per_group)
+
+    def _receive_some(
+        self, queue: Queue, limit: int, lease_ms: int | None, consumer: str, several_per_group: bool, now_ms: int
+    ) -> list[Message]:
+        return receiving.receive(
+            self._state,
+            queue,
+            limit,
+            lease_ms=lease_ms,
+            consumer=consumer,
+            several_per_group=several_per_group,
+            bytes_max=RECEIVED_BYTES_MAX,
+            now_ms=now_ms,
+        )
 
     async def _poll(
         self,
@@ -141,8 +156,7 @@ class Broker(LookingBroker):
         if prefetch is None:
             prefetch = source.settings.prefetch
         _check_prefetch(source, prefetch)
-        if lease_ms is not None:
-            receiving.check_lease(lease_ms)
+        _check_consumer(consumer, lease_ms)
         subscription = Subscription(
             source, consumer, deliver, ended, prefetch=prefetch, priority=priority, lease_ms=lease_ms, pool=pool
         )
@@ -270,6 +284,17 @@ class Broker(LookingBroker):
             return None
         assert message.deliveries is not None
         return message.deliveries.last_at_ms
+
+
+def _check_consumer(consumer: str, lease_ms: int | None) -> None:
+    """Before anybody stands in line: what is wrong must not come up when they are served, among others."""
+    check_text("consumer", consumer)
+    if len(consumer) > CONSUMER_LENGTH_MAX:
+        raise InvalidArgument(
+            f"The consumer's name has {len(consumer)} characters; give it {CONSUMER_LENGTH_MAX} at most."
+        )
+    if lease_ms is not None:
+        receiving.check_lease(lease_ms)
 
 
 def _check_prefetch(queue: Queue, prefetch: object) -> None:

@@ -171,7 +171,10 @@ class ClaimingBroker(LeavingBroker):
             # Without what was purged since it was handed over.
             messages = [held(self._state, receipt)[1] for receipt in receipts if is_held(self._state, receipt)]
             taken = claim.row_count if claim is not None else len(messages)
-            bytes_left = None if max_bytes is None else max_bytes - (claim.body_bytes if claim is not None else 0)
+            claimed_bytes = sum(message.body_bytes for message in messages)
+            if claim is not None:
+                claimed_bytes += claim.body_bytes
+            bytes_left = None if max_bytes is None else max_bytes - claimed_bytes
             limit = _room(queue, min(TAKEN_AT_ONCE, max_rows - taken), bytes_left, is_first=not taken)
             if limit:
                 messages = messages + claims.take(self._state, queue, consumer, limit, now_ms=now_ms)

@@ -316,7 +316,7 @@ class Consumers:
 
 
 def deleted(queue: Queue) -> QueueDeleted:
-    return QueueDeleted(f"Queue {queue.name!r} was deleted while this consumer was waiting on it.")
+    return QueueDeleted(f"Queue {queue.name!r} was deleted meanwhile.")
 
 
 def _end(subscription: Subscription) -> None:

@@ -8,7 +8,7 @@ from itertools import repeat
 
 from smista.core.message import Message, Receipt
 from smista.core.queue import Queue
-from smista.core.receiving import receive
+from smista.core.receiving import has_more, receive
 from smista.core.settling import is_held
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
@@ -65,6 +65,8 @@ class Dispatcher:
                 now_ms=now_ms,
             )
             if not messages:
+                if has_more(queue, now_ms):
+                    self._state.woken.add(queue)
                 if queue.rate is not None and queue.ready:
                     queue.look_at(max(queue.rate.next_at_ms(), now_ms + 1), now_ms)
                 break
@@ -145,7 +147,7 @@ class Dispatcher:
     def _hand_over(self, waiting: Waiting, deliveries: list[Delivery]) -> None:
         if isinstance(waiting, Subscription):
             if not waiting.is_cancelled and deliveries:
-                waiting.deliver(deliveries)
+                self._deliver(waiting, deliveries)
         elif waiting.answer.done():
             self._give_back([delivery.receipt for delivery in deliveries])
         elif deliveries:
@@ -155,6 +157,16 @@ class Dispatcher:
         else:
             # All of it went while it was being read: the poll goes on.
             self.consumers.add_poll(waiting)
+
+    def _deliver(self, subscription: Subscription, deliveries: list[Delivery]) -> None:
+        """A fault of one consumer is its own: others are served all the same. It keeps what it was given, until its
+        leases end or it does."""
+        try:
+            subscription.deliver(deliveries)
+        except Exception as fault:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"a consumer of queue {subscription.queue.name!r} failed", "exception": fault}
+            )
 
     async def _fetch_and_hand_over(
         self, watch: Watch, waiting: Waiting, messages: list[Message], receipts: list[Receipt]

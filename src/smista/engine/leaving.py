@@ -58,7 +58,7 @@ class LeavingBroker(RunningBroker):
 
     def leave(
         self, subscriptions: Sequence[Subscription], receipts: Sequence[Receipt], give_back: Settle
-    ) -> asyncio.Task[None] | None:
+    ) -> asyncio.Future[None] | None:
         """End subscriptions that go together; those that have ended already do no harm. `give_back` is called with
         `receipts`, some at a time, and what has not reached them yet is released. What else they hold is somebody's who
         settles it still.
@@ -78,7 +78,8 @@ class LeavingBroker(RunningBroker):
                     self.release_now(subscription.fetching)
             if len(receipts) > AT_ONCE:
                 is_held_up_longer = True
-                return self.run_errand(_give_back(receipts, give_back, go_on))
+                # Whoever waits for it may be cancelled; it may not.
+                return asyncio.shield(self.run_errand(_give_back(receipts, give_back, go_on)))
             if receipts:
                 give_back(receipts)
             return None

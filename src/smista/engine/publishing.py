@@ -13,6 +13,7 @@ from smista.core import publishing
 from smista.core.message import Publication
 from smista.core.queue import Queue
 from smista.core.state import DEFAULT_NAMESPACE
+from smista.engine.consumers import deleted
 from smista.engine.declaring import DeclaringBroker
 from smista.engine.delivery import Published
 from smista.engine.running import STEP_BYTES_MAX
@@ -54,7 +55,13 @@ class PublishingBroker(DeclaringBroker):
         self._check_pressure()
         target = self._state.queue(queue, namespace)
         placed: list[publishing.Result] = []
-        for part in _parts(target, publications, [len(one.body) for one in publications]):
+        is_known = batch_id is not None and publishing.is_known_batch(target, batch_id, now_ms)
+        sizes = [len(one.body) for one in publications]
+        for part in (publications,) if is_known else _parts(target, publications, sizes):
+            if target.is_deleted:
+                # By a consumer that was served in between.
+                placed += [deleted(target)] * (len(publications) - len(placed))
+                break
             batch = None
             if batch_id is not None:
                 batch = publishing.Batch(batch_id, len(placed), len(part) == len(publications))
@@ -79,6 +86,9 @@ class PublishingBroker(DeclaringBroker):
         refused: list[tuple[int, BrokerError]] = []
         count = 0
         for part in _parts(target, bodies, list(map(len, bodies))):
+            if target.is_deleted:
+                refused += [(place, deleted(target)) for place in range(count, len(bodies))]
+                break
             found = publishing.publish_alike(self._state, target, part, like, is_use=is_use, now_ms=now_ms)
             refused += [(count + place, error) for place, error in found]
             count += len(part)
@@ -120,17 +130,20 @@ class PublishingBroker(DeclaringBroker):
     ) -> list[Published]:
         now_ms = self._enter_within_limits()
         self._check_pressure()
-        placed = publishing.publish_to_exchange(
-            self._state,
-            self._state.namespace(namespace),
-            exchange,
-            publication,
-            headers=headers,
-            extra_keys=extra_keys,
-            now_ms=now_ms,
-        )
-        self._keep_limits(now_ms)
-        self._after()
+        try:
+            placed = publishing.publish_to_exchange(
+                self._state,
+                self._state.namespace(namespace),
+                exchange,
+                publication,
+                headers=headers,
+                extra_keys=extra_keys,
+                now_ms=now_ms,
+            )
+        finally:
+            # Also where it is refused: what made room for it until then has gone elsewhere.
+            self._keep_limits(now_ms)
+            self._after()
         return [self._published(one) for one in placed]
 
     def publish_to_queues_now(

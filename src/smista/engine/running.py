@@ -54,7 +54,7 @@ class RunningBroker:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
-        self._is_closing = False
+        self._closing: asyncio.Task[None] | None = None
         self._is_turn_planned = False
         self._errands: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -87,8 +87,12 @@ class RunningBroker:
         *,
         clock: Clock | None = None,
         on_damage: Callable[[LogDamaged], None] | None = None,
+        read_routing: ReadRouting | None = None,
     ) -> Self:
         """Recover from `log` and start. The broker owns the log from here on and closes it.
+
+        `read_routing` finds, in the properties that protocols keep with a message, the headers and further keys by
+        which a dead letter is routed. Some are, while the broker starts.
 
         A damaged log is refused (`LogDamaged`) unless `on_damage` is given: it is then called for each damaged block,
         and the rest is served.
@@ -100,13 +104,19 @@ class RunningBroker:
         try:
             await asyncio.to_thread(recovery.replay, log, on_damage)
             clock.resume(recovery.anchor, recovery.last_ms)
+            if read_routing is not None:
+                state.read_routing = read_routing
             broker = cls(log, settings, clock, state, recovery)
         except BaseException:
             log.close()
             raise
-        broker._release_unending()
-        # That this run began must be on disk before anything is handed out under its number.
-        await broker.durable()
+        try:
+            broker._release_unending()
+            # That this run began must be on disk before anything is handed out under its number.
+            await broker.durable()
+        except BaseException:
+            await broker.close()
+            raise
         return broker
 
     def _release_unending(self) -> None:
@@ -121,9 +131,12 @@ class RunningBroker:
 
     async def close(self) -> None:
         """Make everything durable, end everybody's waiting, and close the log. Leases stay as they are."""
-        if self._is_closed or self._is_closing:
-            return
-        self._is_closing = True
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        # Whoever waits for it may be cancelled; closing goes on.
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self._errands:
             # What is going back is back, if it is not too much; the rest is given back when the log is opened again.
             await asyncio.wait(self._errands, timeout=ERRANDS_S)
@@ -221,8 +234,7 @@ class RunningBroker:
                 yield QueueMeasures(stats, wait_ms, processing_ms)
 
     def read_routing_with(self, read: ReadRouting) -> None:
-        """How to find, in the properties that the doors keep with a message, the headers and further keys by which a
-        dead letter is routed."""
+        """As `read_routing` of `open`, for a protocol that comes later."""
         self._state.read_routing = read
 
     def now_ms(self) -> int:

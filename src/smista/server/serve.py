@@ -27,6 +27,7 @@ from smista.errors import BrokerError
 from smista.log import Log, MemoryLog, SqliteLog
 from smista.log.errors import LogDamaged
 from smista.protocols.amqp.door import AmqpDoor, AmqpSettings
+from smista.protocols.amqp.routing import read_routing
 from smista.protocols.bulk.reader import LogReader
 from smista.protocols.http.app import HttpDoor
 from smista.protocols.sqs.door import SqsDoor
@@ -159,7 +160,9 @@ class Server:
         settings = self._settings
         log: Log = MemoryLog() if settings.memory else await asyncio.to_thread(SqliteLog.open, settings.data)
         on_damage = _note_damage if settings.on_damage == "serve" else None
-        opening = asyncio.create_task(Broker.open(log, settings.broker(), on_damage=on_damage))
+        opening = asyncio.create_task(
+            Broker.open(log, settings.broker(), on_damage=on_damage, read_routing=read_routing)
+        )
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()

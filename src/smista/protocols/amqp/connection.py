@@ -462,7 +462,7 @@ class AmqpConnection(Holding, asyncio.Protocol):
                 # Gone meanwhile: what it got all the same goes back.
                 self._leave([channel])
 
-    async def _closed_after(self, channel: Channel, rest: asyncio.Task[None]) -> None:
+    async def _closed_after(self, channel: Channel, rest: asyncio.Future[None]) -> None:
         await asyncio.shield(rest)
         channel.send(methods.ChannelCloseOk())
 

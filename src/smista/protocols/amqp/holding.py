@@ -39,7 +39,7 @@ class Holding(Outgoing):
         self.wide_consumers.discard(consumer)
         self.door.consumer_left(consumer)
 
-    def _leave(self, channels: Iterable[Channel]) -> asyncio.Task[None] | None:
+    def _leave(self, channels: Iterable[Channel]) -> asyncio.Future[None] | None:
         """Everything that channels hold goes back to where it was: at once, or it is still to be waited for."""
         consumers: list[Consumer] = []
         receipts: list[Receipt] = []
