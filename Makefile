@@ -10,6 +10,11 @@ ifdef LONG
 export SMISTA_LONG := $(LONG)
 endif
 
+# make test LIVES=20000: so many simulated lives of the broker, not 2,000.
+ifdef LIVES
+export SMISTA_TEST_LIVES := $(LIVES)
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help run test check bench lock format clean environment python
 
@@ -22,7 +27,7 @@ run: environment ## start the broker
 	@echo "  $(BIN)/smista --help                      # what can be done from a shell"
 	@$(BIN)/python -m smista serve
 
-test: environment ## run every test (LONG=1: the longer crash tests, JOBS=n: n at a time)
+test: environment ## run every test (LONG=1: the longer crash tests, LIVES=n: simulated lives, JOBS=n: n at a time)
 	@$(PYTEST)
 
 check: environment ## format, lint, types, imports and the fast tests

@@ -1,0 +1,131 @@
+"""A broker's state in values that compare: what a restart must keep, and nothing else.
+
+Queues and exchanges that are not durable are left out, with their bindings. Bodies are left out too, but for their
+length: they may be paged out on one side; whoever gets a message compares its body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+import msgspec
+
+from smista.core.claims import Claimant
+from smista.core.counters import Counters
+from smista.core.exchanges import Exchange
+from smista.core.message import Message, State
+from smista.core.queue import Messages, Queue
+from smista.core.state import BrokerState, Namespace
+from smista.engine.claim_records import claimant_record, commit_record
+
+Snapshot = dict[str, object]
+
+_COUNTERS = [name for name in Counters.__struct_fields__ if name not in ("duplicates", "rejected")]
+"""What was refused leaves no record, so those two may go back a little."""
+
+
+def take(state: BrokerState, now_ms: int, *, with_claims: bool = True) -> Snapshot:
+    known: Snapshot = {}
+    for space in state.namespaces.values():
+        for queue in space.queues.values():
+            if queue.settings.durable:
+                known.update(_queue(queue, now_ms))
+        for exchange in space.topology.exchanges():
+            if exchange.settings.durable and exchange.number:
+                known[f"exchange {exchange.name}"] = (exchange.number, exchange.settings)
+        known[f"bindings in {space.name}"] = set(_bindings(space))
+    if with_claims:
+        for number, by_name in state.claimants.items():
+            claimed = state.queues.get(number)
+            if claimed is None or claimed.settings.durable:
+                known.update({f"claims of {name} in queue {number}": _claimant(one) for name, one in by_name.items()})
+    for commit in state.commits.values():
+        known[f"commit {commit.job} {commit.batch}"] = commit_record(commit)
+    return known
+
+
+def difference(live: Snapshot, replayed: Snapshot) -> str:
+    """The first thing that is not the same on both sides; empty where there is none."""
+    for part in chain(live, replayed):
+        one, other = live.get(part, "missing"), replayed.get(part, "missing")
+        if one == other:
+            continue
+        if isinstance(one, dict) and isinstance(other, dict):
+            for key in sorted(one.keys() | other.keys()):
+                if one.get(key) != other.get(key):
+                    return f"{part}, {key}: live {one.get(key, 'missing')}, replayed {other.get(key, 'missing')}"
+        return f"{part}: live {one}, replayed {other}"
+    return ""
+
+
+def without_claims(snapshot: Snapshot) -> Snapshot:
+    return {part: value for part, value in snapshot.items() if not part.startswith("claims of ")}
+
+
+def _queue(queue: Queue, now_ms: int) -> Iterator[tuple[str, object]]:
+    name = f"queue {queue.name}"
+    yield name, (queue.number, queue.settings, queue.created_at_ms, queue.is_paused)
+    yield f"{name} bytes", queue.body_bytes
+    yield f"{name} counters", {counter: getattr(queue.counters, counter) for counter in _COUNTERS}
+    yield f"{name} ready", _table(queue.ready)
+    yield f"{name} scheduled", _table(queue.scheduled)
+    yield f"{name} in flight", _table(queue.in_flight)
+    yield f"{name} dead", _table(queue.dead)
+    remembered = [] if queue.dedup is None else queue.dedup.items()
+    yield (
+        f"{name} deduplication",
+        {key: (seen.number, seen.created_at_ms, seen.expires_at_ms) for key, seen in remembered
+         if seen.expires_at_ms > now_ms},
+    )  # fmt: skip
+
+
+def _table(table: Messages) -> dict[int, object]:
+    return {sequence: _message(message) for sequence, message in table.items()}
+
+
+def _message(message: Message) -> object:
+    deliveries = message.deliveries
+    return (
+        message.sequence,
+        message.number,
+        message.queue,
+        message.envelope,
+        message.body_bytes,
+        message.priority,
+        message.created_at_ms,
+        message.ready_at_ms,
+        message.state,
+        message.expires_at_ms,
+        message.deadline_ms if message.state is State.IN_FLIGHT else None,
+        None if deliveries is None else msgspec.structs.astuple(deliveries),
+        message.deaths,
+    )
+
+
+def _claimant(claimant: Claimant) -> object:
+    """All of it but when it was last seen, which a restart forgets."""
+    return (
+        claimant_record(claimant),
+        {
+            number: [
+                (rows.first, rows.run, list(rows.sequences), list(rows.deliveries), rows.body_bytes)
+                for rows in claim.rows
+            ]
+            for number, claim in claimant.claims.items()
+        },
+    )
+
+
+def _bindings(namespace: Namespace) -> Iterator[object]:
+    def is_durable(exchange: Exchange | None) -> bool:
+        return exchange is not None and exchange.settings.durable
+
+    for binding in namespace.topology.bindings():
+        if binding.destination_kind == "queue":
+            queue = namespace.queues.get(binding.destination)
+            has_durable_end = queue is not None and queue.settings.durable
+        else:
+            has_durable_end = is_durable(namespace.topology.find(binding.destination))
+        if has_durable_end and is_durable(namespace.topology.find(binding.source)):
+            yield binding
