@@ -1,0 +1,217 @@
+"""Faults that can be planted in the broker, to see whether the simulator finds them.
+
+Four of them are found in use and were mended; here their mending is undone. The others are small and of the kinds that
+slip in: a record that is not noted, an account that is not kept, somebody who is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from smista.core import due, publishing, settling
+from smista.core.calendar import Entry
+from smista.core.claims import Claim
+from smista.core.limits import drops_first
+from smista.core.message import Message, Publication, Receipt
+from smista.core.queue import Queue
+from smista.core.state import BrokerState
+from smista.engine.broker import Broker
+from smista.engine.consumers import Consumers, Subscription
+from smista.engine.dispatcher import Dispatcher
+from smista.engine.keeper import Keeper
+from smista.engine.paging import Paging
+from smista.engine.recorder import Recorder
+from smista.engine.running import RunningBroker
+from smista.errors import BrokerError
+
+Patch = pytest.MonkeyPatch
+Plant = Callable[[Patch], None]
+
+
+# -- undone ----------------------------------------------------------------------------------------------------------
+
+
+def serve_inside_commands(patch: Patch) -> None:
+    """Whoever waits is served, and limits are kept, as soon as something enters or comes back: inside the command."""
+    make = RunningBroker.__init__
+    crowd = BrokerState.crowd
+    brokers: dict[BrokerState, RunningBroker] = {}
+
+    def made(self: RunningBroker, *arguments: Any) -> None:
+        make(self, *arguments)
+        brokers.clear()
+        brokers[self._state] = self
+
+    def crowd_and_serve(self: BrokerState, queue: Queue, message: Message | None, now_ms: int) -> None:
+        crowd(self, queue, message, now_ms)
+        broker = brokers.get(self)
+        if broker is not None:
+            broker._keep_limits(now_ms)
+
+    patch.setattr(RunningBroker, "__init__", made)
+    patch.setattr(BrokerState, "crowd", crowd_and_serve)
+
+
+def note_readiness_last(patch: Patch) -> None:
+    """b21: what became ready is noted after everything else that was due, and served before that."""
+    serve_inside_commands(patch)
+
+    def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float = 0.0) -> list[Entry]:
+        foreign: list[Entry] = []
+        readied: dict[Queue, list[Message]] = {}
+        for entry in state.calendar.pop_due(now_ms, limit):
+            if type(entry) is not Message:
+                if type(entry) is Queue:
+                    due._queue_due(state, entry, now_ms)
+                elif type(entry) is Claim:
+                    due._claim_due(state, entry, now_ms, chance)
+                else:
+                    foreign.append(entry)
+                continue
+            queue = state.queues.get(entry.queue)
+            if queue is not None and queue.scheduled.get(entry.sequence) is entry:
+                queue.become_ready(entry, now_ms)
+                readied.setdefault(queue, []).append(entry)
+            elif entry.deadline_ms is not None and entry.deadline_ms <= now_ms:
+                due._message_due(state, entry, now_ms, chance)
+        for queue, messages in readied.items():
+            state.journal.became_ready(queue, messages, now_ms)
+            if drops_first(queue):
+                state.crowd(queue, None, now_ms)
+        return foreign
+
+    patch.setattr("smista.engine.running.run_due", run_due)
+
+
+def refuse_before_noting(patch: Patch) -> None:
+    """b08: of several queues one is full and sends the newcomer on to another, before the copy there is noted."""
+    serve_inside_commands(patch)
+
+    def publish_to_queues(
+        state: BrokerState, queues: Sequence[Queue], publication: Publication, *, is_use: bool = True, now_ms: int
+    ) -> list[publishing.Result]:
+        results: list[publishing.Result] = []
+        copies: list[tuple[Queue, Message]] = []
+        for queue in queues:
+            try:
+                message, placed = publishing._place(state, queue, publication, now_ms)
+            except BrokerError as refusal:
+                publishing._refuse(state, queue, publication, refusal, now_ms)
+                results.append(refusal)
+                continue
+            results.append(placed)
+            if message is not None:
+                copies.append((queue, message))
+        publishing._fan_out(state, copies, now_ms)
+        return results
+
+    patch.setattr(publishing, "publish_to_queues", publish_to_queues)
+
+
+def give_back_before_leaving(patch: Patch) -> None:
+    """b16: a consumer that leaves gives back what it holds while it still stands in line."""
+    serve_inside_commands(patch)
+
+    def cancel(
+        self: Broker, subscription: Subscription, *, is_vanished: bool = False, keeps_held: bool = False
+    ) -> None:
+        self._enter()
+        subscription.is_cancelled = True
+        if not keeps_held:
+            (self.vanish_now if is_vanished else self.release_now)(list(subscription.held.values()))
+        subscription.is_cancelled = False
+        self._consumers.leave([subscription])
+        self._after()
+
+    patch.setattr(Broker, "cancel", cancel)
+
+
+# -- small ones -------------------------------------------------------------------------------------------------------
+
+
+def skip_a_record(patch: Patch) -> None:
+    """That a lease was extended is not noted."""
+    patch.setattr(Recorder, "extended", lambda self, queue, messages, deadline_ms, at_ms: None)
+
+
+def forget_who_holds(patch: Patch) -> None:
+    """What a subscription holds is not known to the recorder."""
+    hold = Dispatcher._hold
+
+    def held(self: Dispatcher, *arguments: Any) -> list[Receipt]:
+        receipts = hold(self, *arguments)
+        for receipt in receipts[1:]:
+            self.keeper.recorder.held.pop(receipt.sequence, None)
+        return receipts
+
+    patch.setattr(Dispatcher, "_hold", held)
+
+
+def drop_what_cannot_be_read(patch: Patch) -> None:
+    """A block that cannot be read is given up when its space is wanted."""
+
+    async def give_up(self: Keeper, position: int, damage: object) -> bool:
+        return True
+
+    patch.setattr(Keeper, "_save_unread", give_up)
+
+
+def confirm_too_early(patch: Patch) -> None:
+    """Everything counts as durable as soon as it is noted."""
+
+    def durable(self: Keeper) -> asyncio.Future[None]:
+        if self.recorder.parts:
+            self._is_awaited = True
+            self._seal_soon()
+        return self._committer.wait_for(0)
+
+    patch.setattr(Keeper, "durable", durable)
+
+
+def keep_what_nobody_wants(patch: Patch) -> None:
+    """What was about to be handed to somebody who is gone is not given back."""
+    patch.setattr(RunningBroker, "_give_back", lambda self, receipts: None)
+
+
+def forget_to_wake(patch: Patch) -> None:
+    """A consumer that has credit again is not put back into the line."""
+    patch.setattr(Consumers, "settled", lambda self, subscription: None)
+
+
+def count_bytes_wrongly(patch: Patch) -> None:
+    """A body that is let go still counts as being in memory."""
+    let_go = Paging.let_go
+
+    def let_go_and_forget(self: Paging, message: Message) -> None:
+        before = self._recorder.resident_bytes
+        let_go(self, message)
+        self._recorder.resident_bytes = before
+
+    patch.setattr(Paging, "let_go", let_go_and_forget)
+
+
+def trust_old_receipts(patch: Patch) -> None:
+    """A receipt is good for whoever holds the message now."""
+    patch.setattr(settling, "_is_named", lambda message, receipt: True)
+
+
+def keep_after_restart(patch: Patch) -> None:
+    """What was held without a deadline stays in flight over a restart."""
+    patch.setattr(RunningBroker, "_release_unending", lambda self: None)
+
+
+def acknowledge_neighbours(patch: Patch) -> None:
+    """An acknowledgement takes along another message of the same queue."""
+    acknowledge = settling.acknowledge
+
+    def too_many(state: BrokerState, receipts: Iterable[Receipt], *, now_ms: int) -> list[settling.Outcome]:
+        receipts = list(receipts)
+        queue = state.queues.get(receipts[0].queue) if receipts else None
+        others = [settling.receipt_for(queue, sequence) for sequence in queue.in_flight] if queue is not None else []
+        return acknowledge(state, [*receipts, *others[:1]], now_ms=now_ms)[: len(receipts)]
+
+    patch.setattr(settling, "acknowledge", too_many)
