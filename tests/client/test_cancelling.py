@@ -46,8 +46,10 @@ async def cancelled_after(steps: int, call: Awaitable[Any]) -> Any:
     for _ in range(steps):
         await asyncio.sleep(0)
     task.cancel()
-    await asyncio.wait({task})
-    return None if task.cancelled() else task.result()
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None
 
 
 @contextlib.contextmanager

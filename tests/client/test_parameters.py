@@ -69,7 +69,7 @@ NAMED_OTHERWISE = {
 }
 OF_THE_CLIENT_ITSELF = {"namespace", "raw", "after", "receipts", "details"}
 """Said once for all calls, or decided by the client: it asks for bytes, turns the pages, and gathers receipts."""
-OF_BATCHES = {"batch_id", "bodies", "brief", "content_type"}
+OF_BATCHES = {"batch_id", "bodies", "brief", "content_type", "partial"}
 OF_THE_LIST = {"limit"}
 
 

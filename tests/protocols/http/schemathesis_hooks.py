@@ -77,7 +77,8 @@ def write_arrow(context: SerializationContext, value: Any) -> bytes:
 def _with_bytes(value: Any, *, is_body: bool = False) -> Any:
     """Bodies are binary rather than base64."""
     if isinstance(value, dict):
-        return {name: _with_bytes(item, is_body=name in ("body", "bodies")) for name, item in value.items()}
+        binary = ("body", "bodies", "properties")
+        return {name: _with_bytes(item, is_body=name in binary) for name, item in value.items()}
     if isinstance(value, list):
         return [_with_bytes(item, is_body=is_body) for item in value]
     if is_body and isinstance(value, str):

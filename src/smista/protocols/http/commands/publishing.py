@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from smista.core.errors import MessageTooLarge
+from smista.core.errors import InvalidArgument, MessageTooLarge
 from smista.core.message import PLAIN, Envelope, Publication
 from smista.core.publishing import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
 from smista.core.state import DEFAULT_NAMESPACE
@@ -171,13 +171,13 @@ def _kept_properties(fields: MessageFields, kept: bytes, content_type: str | Non
     if content_type is not None and not others:
         others = ["message"]
     if others:
-        raise InvalidRequest(f"Both `properties` and `{others[0]}` are given; give one of them.")
+        raise InvalidArgument(f"Both `properties` and `{others[0]}` are given; give one of them.")
     if len(kept) > PROPERTIES_BYTES_MAX:
         raise MessageTooLarge(f"`properties` take {len(kept)} bytes, over the limit of {PROPERTIES_BYTES_MAX}.")
     try:
         properties.check_kept(kept)
     except ValueError as problem:
-        raise InvalidRequest(f"`properties` cannot be read: {problem}.") from None
+        raise InvalidArgument(f"`properties` are of no protocol: {problem}.") from None
     return kept
 
 
