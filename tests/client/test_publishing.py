@@ -274,3 +274,20 @@ async def test_after_a_break_duplicates_are_told_message_by_message(
         done = await putting
     assert (done.accepted, done.duplicates) == (2, 1)
     assert (await client.stats(orders)).depth == 3
+
+
+async def test_what_has_an_id_of_its_own_and_is_sent_again_after_a_break_is_no_duplicate(
+    relay: Relay, client: AsyncClient, orders: str
+) -> None:
+    await client.publish(orders, b"before", deduplication_id="0")
+    async with AsyncClient(relay.address) as other:
+        relay.hold_answers()
+        messages = [Publication(b"%d" % number, deduplication_id=str(number)) for number in range(10)]
+        putting = asyncio.create_task(other.put_many(orders, messages))
+        await relay.has_held.wait()
+        relay.cut()
+        done = await putting
+        assert (done.accepted, done.duplicates) == (9, 1)
+        again = await other.put_many(orders, messages)
+        assert (again.accepted, again.duplicates) == (0, 10)
+    assert (await client.stats(orders)).depth == 10

@@ -69,6 +69,11 @@ def dedup_key(settings: QueueSettings, publication: Publication) -> str | None:
     return f"id {key}"
 
 
+def sent_key(batch_id: str, place: int) -> str:
+    """Under which key it is remembered that a message with an id of its own was stored by this batch."""
+    return f"sent {place} {batch_id}"
+
+
 def batch_key(batch_id: str) -> str:
     """Under which key a whole batch is remembered; no message's is the same."""
     return f"batch {batch_id}"

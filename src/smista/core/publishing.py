@@ -21,7 +21,7 @@ import msgspec
 
 from smista.core.dead_letters import DROPPED_AT_ONCE, discard, set_aside
 from smista.core.declaring import look_after
-from smista.core.dedup import DedupMemory, Seen, batch_key, dedup_key
+from smista.core.dedup import DedupMemory, Seen, batch_key, dedup_key, sent_key
 from smista.core.errors import InvalidArgument, InvalidPriority, MessageTooLarge, QueueFull
 from smista.core.exchanges import route
 from smista.core.limits import MAKES_ROOM, can_make_room, has_room, is_limited, may_not_stay
@@ -99,13 +99,13 @@ def publish(
         return _publish_plain(state, queue, publications, batch, None, now_ms)
     results: list[Result] = []
     entered: list[Message] = []
-    for publication in publications:
+    for place, publication in enumerate(publications, 0 if batch is None else batch.first):
         if entered and is_limited(queue) and not has_room(queue, len(publication.body)):
             # What makes room notes records of its own; those of this batch come first.
             _note_entered(state, queue, entered, now_ms)
             entered = []
         try:
-            message, placed = _place(state, queue, publication, now_ms)
+            message, placed = _place(state, queue, publication, now_ms, _sent_as(publication, batch, place))
         except BrokerError as error:
             _refuse(state, queue, publication, error, now_ms)
             results.append(error)
@@ -265,6 +265,13 @@ def _numbered(publication: Publication, batch: Batch, place: int) -> Publication
         return publication
     envelope = msgspec.structs.replace(envelope, deduplication_id=f"{batch.id}/{place}")
     return msgspec.structs.replace(publication, envelope=envelope)
+
+
+def _sent_as(publication: Publication, batch: Batch | None, place: int) -> str | None:
+    """What a message with an id of its own is remembered by as a part of its batch; None where its id says that."""
+    if batch is None or publication.envelope.deduplication_id == f"{batch.id}/{place}":
+        return None
+    return sent_key(batch.id, place)
 
 
 def _publish_plain(
@@ -432,8 +439,14 @@ def _will_take(state: BrokerState, queue: Queue, body_bytes: int) -> bool:
     return has_room(queue, body_bytes) or queue in state.crowded
 
 
-def _place(state: BrokerState, queue: Queue, publication: Publication, now_ms: int) -> tuple[Message | None, Placed]:
-    """Let a publication in, or raise why not. The caller notes the message; None where it was a duplicate."""
+def _place(
+    state: BrokerState, queue: Queue, publication: Publication, now_ms: int, sent_as: str | None = None
+) -> tuple[Message | None, Placed]:
+    """Let a publication in, or raise why not. The caller notes the message; None where it was stored before.
+
+    `sent_as` names it as a part of its batch: one that has an id of its own and is sent again in the same batch is not
+    stored again, but is no duplicate to whoever sends it.
+    """
     check_publication(state, queue, publication)
     settings = queue.settings
     envelope = publication.envelope
@@ -443,12 +456,16 @@ def _place(state: BrokerState, queue: Queue, publication: Publication, now_ms: i
         seen = _seen(queue, key, now_ms)
         if seen is not None:
             queue.counters.duplicates += 1
-            return None, Placed(seen.number, seen.created_at_ms, 0, queue.name, True)
+            sent = _seen(queue, sent_as, now_ms)
+            is_again = sent is not None and sent.number == seen.number
+            return None, Placed(seen.number, seen.created_at_ms, 0, queue.name, not is_again)
     if is_limited(queue):
         make_room(state, queue, len(publication.body), now_ms)
     message = _enter(state, queue, publication, now_ms)
     if key is not None:
         _remember(state, queue, key, message, now_ms)
+        if sent_as is not None:
+            _remember(state, queue, sent_as, message, now_ms)
     line = queue.line
     if message.ready_at_ms > now_ms:
         position = len(queue.ready) + 1
