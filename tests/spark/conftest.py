@@ -39,6 +39,9 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.task.maxFailures": "2",
         "spark.driver.memory": "1g",
+        # Spark gives up on a Python process of its own that has not started within 10 s. On a busy machine it needs its
+        # full share for that; that it leaves the broker more is not what is tested here.
+        "spark.smista.niceness": "0",
     }
     found = session("tests", master="local[2,2]", conf=conf)
     found.sparkContext.setLogLevel("OFF")

@@ -68,7 +68,9 @@ class DyingSource(SmistaSource):
 
 def main(url: str, queue: str, folder: str, moment: str) -> None:
     os.environ[MOMENT], os.environ[FOLDER] = moment, folder
-    spark = session("dying", master="local[2]", conf={"spark.sql.shuffle.partitions": "1"})
+    spark = session(
+        "dying", master="local[2]", conf={"spark.sql.shuffle.partitions": "1", "spark.smista.niceness": "0"}
+    )
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     (Path(folder) / "pids").write_text(f"{gateway.proc.pid} {os.getpid()}")

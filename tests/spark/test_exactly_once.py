@@ -41,13 +41,17 @@ def body(number: int) -> bytes:
     return b'{"order": %d}' % number
 
 
+# Spark's share of a busy machine: see conftest.py.
+MASTER = ("--master", "local[2]", "--conf", "spark.smista.niceness=0")
+
+
 def smista(*words: str) -> list[str]:
     return [sys.executable, "-m", "smista", *words]
 
 
 def done(*words: str) -> dict[str, Any]:
     """What a pipeline says of itself when it has ended well."""
-    ended = subprocess.run(smista("pipeline", *words, "--master", "local[2]", "--json"), capture_output=True, text=True)
+    ended = subprocess.run(smista("pipeline", *words, *MASTER, "--json"), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout)
     return found
@@ -56,7 +60,7 @@ def done(*words: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def driver(*words: str) -> Iterator[subprocess.Popen[bytes]]:
     """A pipeline that goes on and on, killed at the end with everything it has started."""
-    command = smista("pipeline", *words, "--master", "local[2]", "--interval", "200ms")
+    command = smista("pipeline", *words, *MASTER, "--interval", "200ms")
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         yield process

@@ -18,7 +18,7 @@ from pyspark.sql.functions import udf
 from smista.spark import java, session
 
 origin = java.find().origin
-spark = session("tests", master="local[1]", conf={"spark.sql.shuffle.partitions": "1"})
+spark = session("tests", master="local[1]", conf={"spark.sql.shuffle.partitions": "1", "spark.smista.niceness": "0"})
 print(origin, [row[0] for row in spark.range(3).select(udf(lambda number: str(number))("id")).collect()])
 """
 TOOLS = ("sh", "bash", "env", "dirname", "basename", "uname", "cat", "ps", "ls", "chmod", "readlink", "rm")

@@ -242,7 +242,7 @@ def test_kill_9_in_the_middle_loses_nothing_and_doubles_nothing(
         client.put_many(queue, (str(number).encode() for number in range(start, start + 100)))
     place = Archive(tmp_path / "archive")
     command = [sys.executable, pipeline.__file__, str(place.path), "--queue", queue, "--endpoint", broker.url]
-    limits = ["--batch-rows", "100", "--master", "local[2]"]
+    limits = ["--batch-rows", "100", "--master", "local[2]", "--conf", "spark.smista.niceness=0"]
     with subprocess.Popen([*command, *limits], stderr=subprocess.DEVNULL) as killed:
         wait_until(lambda: len(place.all_manifests()) >= 2 or killed.poll() is not None)
         assert killed.poll() is None, killed.returncode
