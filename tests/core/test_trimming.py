@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from smista.core.due import run_due
+from smista.core.errors import QueueFull
 from smista.core.journal import Journal
 from smista.core.message import Message, Publication, Reason
 from smista.core.publishing import publish, publish_to_queues
@@ -151,3 +152,58 @@ def test_blocks_may_be_sealed_between_any_two_messages_that_are_dropped() -> Non
     notes = bench.state.journal = Notes()
     bench.publish_all([Publication(b"x")] * 50)
     assert notes.between_count >= notes.names.count("removed orders") == 48
+
+
+def test_an_ordered_queue_keeps_its_limit_while_its_group_waits() -> None:
+    settings = QueueSettings(ordered=True, limit_ready_only=True, max_depth=3, overflow=Overflow.DROP_OLDEST)
+    bench = Bench(settings)
+    bench.publish(b"first", group="g")
+    delivery = bench.receive_one()
+    for number in range(20):
+        bench.publish(b"%d" % number, group="g")
+    assert bench.counts() == (3, 0, 1, 0)
+    bench.acknowledge(delivery)
+    invariants.check(bench.state)
+    received = []
+    while deliveries := bench.receive():
+        received += [delivery.body for delivery in deliveries]
+        bench.acknowledge(deliveries[0])
+    assert received == [b"17", b"18", b"19"]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_nothing_is_dropped_where_that_makes_no_room(held: bool) -> None:
+    bench = Bench(QueueSettings(max_bytes=1000, overflow=Overflow.DROP_OLDEST))
+    bench.publish(b"x" * 600, delay_ms=None if held else 60_000)
+    if held:
+        bench.receive_one()
+    bench.publish_all([Publication(b"x")] * 300)
+    with pytest.raises(QueueFull):
+        bench.publish(b"x" * 500)
+    assert len(bench.queue.ready) == 300
+
+
+def test_bodies_of_the_dead_do_not_count() -> None:
+    bench = Bench(QueueSettings(max_bytes=1000, dead_letter=DeadLetterMode.PARK))
+    bench.publish(b"x" * 900)
+    bench.reject(bench.receive_one())
+    assert bench.counts() == (0, 0, 0, 1)
+    bench.publish(b"x" * 900)
+    assert bench.counts() == (1, 0, 0, 1)
+    invariants.check(bench.state)
+
+
+def test_a_fan_out_to_a_queue_that_makes_room_slowly_is_let_in() -> None:
+    bench = Bench(QueueSettings(max_bytes=1000, overflow=Overflow.DROP_OLDEST))
+    other = bench.declare("other")
+    bench.fanout("fan", bench.queue, other)
+    for publish_large in (
+        lambda: bench.publish_to("fan", b"x" * 900),
+        lambda: publish_to_queues(bench.state, [bench.queue, other], Publication(b"x" * 900), now_ms=bench.now_ms),
+    ):
+        bench.publish_all([Publication(b"x")] * 1000)
+        publish_large()
+        bench.keep_limits()
+        assert b"x" * 900 in bench.peek()
+        assert bench.queue.body_bytes <= 1000
+        bench.purge()

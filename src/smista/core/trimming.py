@@ -66,4 +66,8 @@ def _dropped_next(queue: Queue) -> Message | None:
     """The message that must leave a queue that is over its limits; None while none must, or nobody's is there."""
     if queue.line is None or queue.settings.overflow not in MAKES_ROOM or not is_over(queue):
         return None
-    return queue.line.first() if queue.settings.limit_ready_only else queue.line.oldest()
+    message = queue.line.first() if queue.settings.limit_ready_only else queue.line.oldest()
+    if message is None and queue.groups is not None:
+        # Of an ordered group only the first stands in line, and not even that one while it is in flight.
+        message = next(iter(queue.ready.values()), None)
+    return message
