@@ -133,6 +133,43 @@ async def test_a_commit_that_a_queue_refuses_settles_nothing_and_gives_back(serv
     assert server.counts("small") == (0, 0, 0)
 
 
+@pytest.mark.parametrize("queues", [["small"], ["small", "other"]], ids=["one queue", "several"])
+async def test_a_commit_that_a_queue_refuses_when_its_connection_has_died_settles_nothing(
+    server: Server, queues: list[str]
+) -> None:
+    await server.broker.declare_queue("small", QueueSettings(body_bytes_max=3))
+    await server.broker.declare_queue("other")
+    client = await transactional(server, b"one")
+    await client.call(
+        methods.ExchangeDeclare(0, "x", "fanout", False, True, False, False, False, {}), methods.ExchangeDeclareOk
+    )
+    for queue in queues:
+        await client.call(methods.QueueBind(0, queue, "x", "", False, {}), methods.QueueBindOk)
+    await got(client)
+    for _ in range(MANY):
+        client.feed(message(b"fits", "other"))
+    client.feed(message(b"too large", "", "x"), on(1, ACK, COMMIT))
+    await until(lambda: server.counts("other")[0] > 0)
+    assert server.counts("other")[0] < MANY
+    client.lose()
+    await until(lambda: server.counts() == (1, 0, 0))
+    await settle()
+    assert server.counts() == (1, 0, 0)
+    assert server.counts("small") == (0, 0, 0)
+
+
+async def test_a_commit_publishes_nothing_behind_the_slice_that_was_refused(server: Server) -> None:
+    await server.broker.declare_queue("small", QueueSettings(body_bytes_max=3))
+    client = await transactional(server)
+    client.feed(message(b"too large", "small"))
+    for _ in range(2 * MANY):
+        client.feed(message(b"fits", "q"))
+    client.feed(on(1, COMMIT))
+    assert (await client.expect(methods.ChannelClose)).reply_code == 406
+    await client.call(QOS, methods.BasicQosOk, channel=2)
+    assert server.counts()[0] < MANY
+
+
 async def test_a_commit_on_a_full_queue_is_partial_as_in_rabbitmq(server: Server) -> None:
     client = await transactional(server, b"one")
     await client.call(declare("full", {"x-max-length": 1, "x-overflow": "reject-publish"}), methods.QueueDeclareOk)

@@ -248,7 +248,7 @@ class Publisher:
             runs.append(_Run(channel, tag, prepared, bodies))
             return
         for place, body in enumerate(bodies):
-            if channel.is_closing:
+            if channel.is_closing or (channel.transaction is not None and channel.transaction.is_refused):
                 return
             if queues:
                 self._publish_to_several(channel, tag + place if tag else 0, queues, prepared, body)
@@ -332,6 +332,8 @@ class Publisher:
             if channel.transaction is not None:
                 channel.transaction.is_partial = True
             return
+        if channel.transaction is not None:
+            channel.transaction.is_refused = True
         # Not raised: whatever is being done now, it was this channel that published.
         self._connection.close_channel(channel, ChannelClosing(PRECONDITION_FAILED, str(error)))
 

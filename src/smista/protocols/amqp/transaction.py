@@ -43,7 +43,10 @@ class Transaction:
         self._body_bytes = 0
         self._operation_count = 0
         self.is_partial = False
-        """Whether a publish was refused since the last commit began."""
+        """Whether a queue was too full for a publish since the last commit began."""
+        self.is_refused = False
+        """Whether a publish was refused for good since then: what follows it is not done. Known here, since the channel
+        that is closed for it may be gone already."""
 
     def publish(self, target: Target, prepared: Prepared, bodies: list[bytes]) -> None:
         """Raises what closes the channel: also if they cannot go anywhere, or if it is too much."""
@@ -82,11 +85,11 @@ class Transaction:
         await self._connection.door.until_publishes_are_taken()
         publishes, taken = self._take()
         settlements = deque(taken)
-        self.is_partial = False
+        self.is_partial = self.is_refused = False
         try:
             await self._publish_all(publishes)
-            # Refused by a queue: the channel is closing, and gives back what is not settled now.
-            if not self._channel.is_closing:
+            # Else the channel is closing, or gone, and gives back what is not settled now.
+            if not self.is_refused:
                 await self._settle_all(settlements)
         finally:
             self._put_back(settlements)
@@ -95,6 +98,7 @@ class Transaction:
             raise ChannelClosing(PRECONDITION_FAILED, "partial tx completion")
 
     async def _publish_all(self, publishes: list[Waiting]) -> None:
+        """Publish them one after the other, but for what is behind the slice in which one was refused."""
         channel, publisher = self._channel, self._connection.publisher
         count = body_bytes = 0
         for target, prepared, queues, bodies in publishes:
@@ -103,6 +107,8 @@ class Transaction:
             body_bytes += sum(map(len, bodies))
             if count >= AT_ONCE or body_bytes >= SLICE_BYTES:
                 publisher.flush()
+                if self.is_refused:
+                    return
                 await channel.broker.room()
                 await asyncio.sleep(0)
                 count = body_bytes = 0
