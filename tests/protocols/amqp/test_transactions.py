@@ -278,6 +278,30 @@ async def test_a_commit_that_has_begun_comes_to_its_end_without_its_connection(s
     await until(lambda: server.counts() == (MANY, 0, 0))
 
 
+@pytest.mark.usefixtures("small_slices")
+async def test_a_very_large_rollback_is_done_in_slices(server: Server) -> None:
+    client = await large(server)
+    unacked = client.connection.channels[1].unacked
+    client.feed(on(1, ROLLBACK))
+    seen = set()
+    while len(unacked.receipts) < MANY:
+        seen.add(len(unacked.receipts))
+        await asyncio.sleep(0)
+    assert len(seen) > 3
+    await client.expect(methods.TxRollbackOk)
+    assert server.counts() == (0, MANY, 0)
+
+
+@pytest.mark.usefixtures("small_slices")
+async def test_a_very_large_rollback_gives_all_back_when_its_connection_dies(server: Server) -> None:
+    client = await large(server)
+    unacked = client.connection.channels[1].unacked
+    client.feed(on(1, ROLLBACK))
+    await until(lambda: 0 < len(unacked.receipts) < MANY)
+    client.lose()
+    await until(lambda: server.counts() == (MANY, 0, 0))
+
+
 async def test_a_very_large_rollback(server: Server) -> None:
     client = await large(server)
     await client.call(ROLLBACK, methods.TxRollbackOk)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -33,9 +34,8 @@ class Deliverer:
     def deliver(self, count: int) -> list[int]:
         first = self.unacked.last_tag + 1
         tags = list(range(first, first + count))
-        self.unacked.receipts.update({tag: Receipt(1, tag, 1) for tag in tags})
         self.unacked.last_tag += count
-        self.unacked.delivered(count)
+        self.unacked.add(first, [Receipt(1, tag, 1) for tag in tags])
         return tags
 
 
@@ -99,6 +99,80 @@ def test_what_is_remembered_of_forgotten_tags_is_bounded() -> None:
     assert len(deliverer.unacked.forgotten) <= RANGES_MAX
     # The oldest are the least exact: nobody is refused for what he does with them.
     assert deliverer.unacked.take(1, False) == {}
+
+
+def test_what_is_put_back_is_in_its_place_again() -> None:
+    unacked = (deliverer := Deliverer()).unacked
+    deliverer.deliver(10)
+    singly = [*unacked.take(7, False).items(), *unacked.take(2, False).items()]
+    together = unacked.take(3, True)
+    assert list(together) == [1, 3]
+    unacked.put_back(singly)
+    assert list(unacked.take(2, True)) == [2]
+    unacked.put_back(together.items())
+    assert list(unacked.take(8, True)) == [1, 3, 4, 5, 6, 7, 8]
+    unacked.put_back(together.items())
+    assert list(unacked.take_all()) == [1, 3, 9, 10]
+    assert unacked.take(0, True) == {}
+
+
+def test_tags_are_taken_and_put_back_as_by_a_sorted_map() -> None:
+    draw = random.Random(1)
+    unacked = (deliverer := Deliverer()).unacked
+    held: set[int] = set()
+    waiting: dict[int, Receipt] = {}
+    for _ in range(5_000):
+        if (step := draw.randrange(5)) == 0 and len(held) < 3_000:
+            held.update(deliverer.deliver(draw.randrange(1, 30)))
+        elif step == 1:
+            unacked.put_back(waiting.items())
+            held.update(waiting)
+            waiting = {}
+        elif held and step == 2:
+            tag = draw.choice(sorted(held))
+            taken = unacked.take(tag, True)
+            assert list(taken) == sorted(each for each in held if each <= tag)
+            held.difference_update(taken)
+            waiting |= taken
+        elif held:
+            waiting |= unacked.take(tag := draw.choice(sorted(held)), False)
+            held.remove(tag)
+        if draw.random() < 0.1:
+            waiting = {}
+    assert list(unacked.take_all()) == sorted(held)
+
+
+class Counted(dict[int, Receipt]):
+    """Counts how often it is walked through."""
+
+    walked = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.walked += 1
+        return super().__iter__()
+
+
+def test_to_take_the_lowest_and_to_put_back_does_not_touch_all_the_others() -> None:
+    unacked = (deliverer := Deliverer()).unacked
+    deliverer.deliver(10_000)
+    unacked.receipts = counted = Counted(unacked.receipts)
+    for _ in range(300):
+        unacked.put_back(unacked.take(1, False).items())
+    for tag in range(1, 300):
+        assert list(unacked.take(tag, True)) == [tag]
+    assert unacked.receipts is counted
+    assert counted.walked == 0
+
+
+def test_what_is_kept_of_settled_tags_is_bounded() -> None:
+    unacked = (deliverer := Deliverer()).unacked
+    kept = deliverer.deliver(10)
+    for _ in range(2_000):
+        for tag in deliverer.deliver(10):
+            unacked.take(tag, False)
+        unacked.put_back(unacked.take(kept[3], False).items())
+    assert len(unacked._tags) + len(unacked._put_back) < 2 * STALE_MAX
+    assert list(unacked.take(kept[-1], True)) == kept
 
 
 def test_ranges_are_a_set_of_numbers_whose_lowest_grow_together() -> None:

@@ -377,8 +377,7 @@ class Channel:
         if method.no_ack:
             self.broker.acknowledge_now([delivery.receipt])
         else:
-            self.unacked.receipts[tag] = delivery.receipt
-            self.unacked.delivered(1)
+            self.unacked.add(tag, [delivery.receipt])
         left, _ = self._declaring.counts(queue)
         exchange, key = routed_by(delivery.envelope, queue)
         self.send(methods.BasicGetOk(tag, delivery.is_redelivered, exchange, key, left))
@@ -443,14 +442,18 @@ class Channel:
         work = self.settle(Settlement.REQUEUE, self.unacked.take_all())
         if not isinstance(method, methods.BasicRecover):
             return work
+        return self._answer_after(work, methods.BasicRecoverOk())
+
+    def _answer_after(self, work: Later | None, reply: Method) -> Later | None:
         if work is not None:
-            return self._recovered_by(work)
-        self.send(methods.BasicRecoverOk())
+            return self._answered_after(work, reply)
+        self.send(reply)
         return None
 
-    async def _recovered_by(self, work: Later) -> None:
+    async def _answered_after(self, work: Later, reply: Method) -> None:
         await work
-        self.send(methods.BasicRecoverOk())
+        if not self.is_closing:
+            self.send(reply)
 
     # -- confirms and transactions ------------------------------------------------------------------------------------
 
@@ -488,9 +491,8 @@ class Channel:
         if not self.is_closing:
             self.send(methods.TxCommitOk())
 
-    def _tx_rollback(self, method: methods.TxRollback) -> None:
-        self._transaction().roll_back()
-        self.send(methods.TxRollbackOk())
+    def _tx_rollback(self, method: methods.TxRollback) -> Later | None:
+        return self._answer_after(self._transaction().roll_back(), methods.TxRollbackOk())
 
     def _transaction(self) -> Transaction:
         if self.transaction is None:
@@ -504,7 +506,7 @@ class Channel:
         self.forget_content()
         self._forget_replies()
         if self.transaction is not None:
-            self.transaction.roll_back()
+            self.transaction.drop()
         consumers, self._consumers = self._consumers, {}
         return list(consumers.values()), list(self.unacked.take_all().values())
 

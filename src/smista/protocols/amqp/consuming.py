@@ -126,8 +126,7 @@ class Consumer:
         if self.is_no_ack:
             connection.acknowledge_soon(receipts)
         else:
-            unacked.receipts.update(zip(range(first_tag + 1, tag + 1), receipts, strict=True))
-            unacked.delivered(len(receipts))
+            unacked.add(first_tag + 1, receipts)
         self.set_window(body_bytes, len(deliveries))
         self.enter_if_wide()
         connection.delivered(body_bytes + HEAD_BYTES * len(deliveries))

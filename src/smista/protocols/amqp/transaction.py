@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
 
-from smista.engine import AT_ONCE, Receipt
+from smista.engine import AT_ONCE, Receipt, in_slices
 from smista.protocols.amqp.replies import PRECONDITION_FAILED, ChannelClosing
 from smista.protocols.amqp.unacked import Settlement
 
@@ -75,8 +75,18 @@ class Transaction:
                 PRECONDITION_FAILED, f"transaction of more than {OPERATIONS_MAX} operations; commit more often"
             )
 
-    def roll_back(self) -> None:
-        """Nothing was published, and what was settled is unacked as before."""
+    def roll_back(self) -> Coroutine[Any, Any, None] | None:
+        """Nothing was published, and what was settled is unacked as before: at once, or, where it is very much, in
+        slices, by a coroutine, which has to come to its end."""
+        if sum(len(taken) for _, taken in self._settlements) <= AT_ONCE:
+            self.drop()
+            return None
+        _, settlements = self._take()
+        together = [each for _, taken in settlements for each in taken.items()]
+        return in_slices(together, self._channel.unacked.put_back)
+
+    def drop(self) -> None:
+        """Roll back at once, however much it is: the channel closes."""
         _, settlements = self._take()
         self._put_back(settlements)
 
@@ -135,6 +145,5 @@ class Transaction:
         return publishes, settlements
 
     def _put_back(self, settlements: Iterable[Settled]) -> None:
-        together = {tag: receipt for _, taken in settlements for tag, receipt in taken.items()}
-        if together:
-            self._channel.unacked.put_back(together)
+        for _, taken in settlements:
+            self._channel.unacked.put_back(taken.items())

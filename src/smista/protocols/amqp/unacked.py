@@ -5,13 +5,19 @@ somebody else, its queue was deleted or purged, another protocol settled it. The
 go some time: as messages are delivered, as many and a few more of the older tags are looked at, round and round. Which
 tags were forgotten is remembered, in ranges: to settle one of them is late, and no error, while to settle a tag twice
 is one. Where the ranges become too many the oldest grow together, and with them what is forgiven.
+
+To take all up to a tag is to walk the tags from the lowest. They stand in a line of their own for that, and those that
+are put back, after a rollback, in a heap beside it. Tags that were settled stay in both until somebody passes them, or
+until they are more than the others: so each costs once, however many are unacked and in whatever order they go.
 """
 
 from __future__ import annotations
 
 import enum
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
 from itertools import islice
 
 from smista.engine import Receipt
@@ -30,7 +36,16 @@ class Settlement(enum.Enum):
 
 
 class Unacked:
-    __slots__ = ("_can_be_settled", "_look_above", "_looking", "forgotten", "last_tag", "receipts")
+    __slots__ = (
+        "_can_be_settled",
+        "_look_above",
+        "_looking",
+        "_put_back",
+        "_tags",
+        "forgotten",
+        "last_tag",
+        "receipts",
+    )
 
     def __init__(self, can_be_settled: Callable[[Receipt], bool]) -> None:
         self._can_be_settled = can_be_settled
@@ -39,8 +54,19 @@ class Unacked:
         """Through the tags there were when it began."""
         self.forgotten = Ranges()
         self.receipts: dict[int, Receipt] = {}
+        """In the order of delivery, but for those that were put back."""
+        self._tags: deque[int] = deque()
+        self._put_back: list[int] = []
         self.last_tag = 0
         """Of all that was delivered, also to those who acknowledge nothing."""
+
+    def add(self, first_tag: int, receipts: Sequence[Receipt]) -> None:
+        """These were delivered under the tags from `first_tag` on."""
+        tags = range(first_tag, first_tag + len(receipts))
+        self.receipts.update(zip(tags, receipts, strict=True))
+        self._tags += tags
+        self._drop_settled()
+        self.delivered(len(receipts))
 
     def delivered(self, count: int) -> None:
         """So many more were delivered: forget some of those that are over, if there may be any."""
@@ -75,20 +101,45 @@ class Unacked:
             return self.take_all()
         if tag not in receipts and tag not in self.forgotten:
             raise _unknown(tag)
-        taken = []
-        for each in receipts:
-            if each > tag:
-                break
-            taken.append(each)
-        return {each: receipts.pop(each) for each in taken}
+        taken = {}
+        for each in self._lowest(tag):
+            held = receipts.pop(each, None)
+            if held is not None:
+                taken[each] = held
+        return taken
+
+    def _lowest(self, tag: int) -> list[int]:
+        """The tags up to this one out of the line and the heap, in order; also some that were settled before."""
+        tags, put_back = self._tags, self._put_back
+        found = []
+        while tags and tags[0] <= tag:
+            found.append(tags.popleft())
+        if put_back and put_back[0] <= tag:
+            while put_back and put_back[0] <= tag:
+                found.append(heappop(put_back))
+            found.sort()
+        return found
 
     def take_all(self) -> dict[int, Receipt]:
-        receipts, self.receipts = self.receipts, {}
-        return receipts
+        taken = self._in_order() if self._put_back else self.receipts
+        self.receipts, self._tags, self._put_back = {}, deque(), []
+        return taken
 
-    def put_back(self, taken: dict[int, Receipt]) -> None:
-        """They were taken, and not settled after all."""
-        self.receipts = dict(sorted((self.receipts | taken).items()))
+    def put_back(self, taken: Iterable[tuple[int, Receipt]]) -> None:
+        """They were taken, and not settled after all. Costs what they are, not what else is unacked."""
+        for tag, receipt in taken:
+            self.receipts[tag] = receipt
+            heappush(self._put_back, tag)
+        self._drop_settled()
+
+    def _drop_settled(self) -> None:
+        if len(self._tags) + len(self._put_back) > 2 * len(self.receipts) + STALE_MAX:
+            self.receipts = self._in_order()
+            self._tags, self._put_back = deque(self.receipts), []
+
+    def _in_order(self) -> dict[int, Receipt]:
+        # By the tag alone: they are nearly in order, and then it costs little.
+        return {tag: self.receipts[tag] for tag in sorted(self.receipts)}
 
 
 class Ranges:
