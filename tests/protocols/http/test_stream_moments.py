@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 import pytest
 
 from smista.engine import Broker, BrokerSettings, Overflow, Publication, QueueSettings
 from smista.log import MemoryLog
-from smista.protocols.http.formats import JSON
-from smista.protocols.http.staging import Staging
-from smista.protocols.http.stream import Stream
+from tests.protocols.http.peer import Peer, until
 
 
 class GatedLog(MemoryLog):
@@ -34,45 +31,6 @@ class GatedLog(MemoryLog):
     def read(self, position: int) -> bytes:
         self.may_read.wait()
         return super().read(position)
-
-
-class Peer:
-    """The other side of a stream, without a socket."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._frames: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.stream = Stream(
-            broker,
-            Staging(lambda: broker, None),
-            JSON,
-            self._events.get,
-            self._send,
-            peer="test",
-            output_bytes_max=1 << 20,
-        )
-        self.running = asyncio.create_task(self.stream.run())
-
-    async def _send(self, event: Any) -> None:
-        self._frames.put_nowait(event)
-
-    def send(self, command: str, **payload: Any) -> None:
-        request = {"id": command, "command": command, "payload": payload}
-        self._events.put_nowait({"type": "websocket.receive", "text": msgspec.json.encode(request).decode()})
-
-    async def next(self) -> Any:
-        """The next frame, or the code of the close."""
-        event = await self._frames.get()
-        return msgspec.json.decode(event["text"]) if "text" in event else event["code"]
-
-    async def go(self) -> None:
-        self._events.put_nowait({"type": "websocket.disconnect", "code": 1006})
-        await self.running
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 (nobody announces it)
-        await asyncio.sleep(0)
 
 
 async def page_out(broker: Broker) -> None:

@@ -5,7 +5,8 @@
     broker ─▶ subscription.deliver ─▶ pushed messages ───────────────────┘
 
 Requests start in the order in which they came, and each does its transition in its first step, so that publishes keep
-their order; answers come when they are ready.
+their order; answers come when they are ready. The requests of an array are started over several turns of the loop where
+their first steps take long, so that everybody else has a turn in between; the next frame waits for that.
 
 What one connection can make us keep is bounded. No frame is read while many requests are under way, many answers wait
 to be written, or the log is behind; subscriptions get next to nothing more while many pushed messages wait. What waits
@@ -21,12 +22,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Awaitable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 import msgspec
 
 from smista.engine import Broker
+from smista.engine.running import SLICE_S
 from smista.errors import BrokerClosed, BrokerError
 from smista.protocols.http.asgi import Event, Receive, Send
 from smista.protocols.http.commands import DECODERS, Door
@@ -80,6 +83,8 @@ _SLOW_COMMANDS = frozenset(
     )
 )
 """They do not do all they do in their first step: in an array, the next request waits for them."""
+_SETTLING_COMMANDS = frozenset(("ack", "nack", "release", "extend"))
+"""One of them may be about very many messages."""
 _MAY_WAIT: frozenset[type] = frozenset((ReceiveCommand, Consume, MakeClaim, RedriveDeadLetters))
 
 
@@ -90,6 +95,26 @@ class Budget:
 
     def __init__(self, bytes_left: int) -> None:
         self.bytes_left = bytes_left
+
+
+class Turn:
+    """How long the first steps of requests that were started together may take, in one turn of the loop."""
+
+    __slots__ = ("_end_s", "begun")
+
+    def __init__(self) -> None:
+        self._end_s = 0.0
+        self.begun = 0
+
+    def begin(self) -> bool:
+        """Whether one more may begin; after a no there is no yes."""
+        now_s = time.perf_counter()
+        if not self.begun:
+            self._end_s = now_s + SLICE_S
+        elif now_s > self._end_s:
+            return False
+        self.begun += 1
+        return True
 
 
 class Stream:
@@ -161,7 +186,7 @@ class Stream:
     async def _read(self) -> None:
         for count in itertools.count(1):
             # In a function of its own, so that an idle connection does not keep its last frame.
-            if not self._take_in(await self._receive()):
+            if not await self._take_in(await self._receive()):
                 return
             if count % AT_ONCE == 0:
                 # Frames that came together are received without a pause.
@@ -169,7 +194,7 @@ class Stream:
             if self._is_busy:
                 await self._room()
 
-    def _take_in(self, event: Event) -> bool:
+    async def _take_in(self, event: Event) -> bool:
         """Start what a frame asks for; False when there will be no more frames."""
         if event["type"] == "websocket.disconnect":
             return False
@@ -178,8 +203,11 @@ class Stream:
         frame = read_frame(self._format, text=event.get("text"), binary=event.get("bytes"))
         if isinstance(frame, StreamRequest):
             self._start(self._answer_one(frame))
+            if frame.command in _SETTLING_COMMANDS:
+                await asyncio.sleep(0)
+                await self._subscriptions.settled()
         elif isinstance(frame, list):
-            self._start_array(frame)
+            await self._start_array(frame)
         else:
             self._outbox.put(self._format.encode(frame))
         return True
@@ -224,28 +252,44 @@ class Stream:
         if answer is not None:
             self._outbox.put(answer)
 
-    def _start_array(self, requests: list[StreamRequest]) -> None:
-        """Start as many as can be started together, now: what comes in the next frame is started after them."""
+    async def _start_array(self, requests: list[StreamRequest]) -> None:
+        """Start as many as can be started together: what comes in the next frame is started after them."""
+        is_started = asyncio.Event()
+        self._start(self._answer_all(_in_order(requests), is_started))
+        await is_started.wait()
+
+    async def _answer_all(self, groups: Iterator[list[StreamRequest]], is_started: asyncio.Event) -> None:
         budget = Budget(self._output_bytes_max)
-        groups = _in_order(requests)
-        started = self._start_group(next(groups), budget)
-        self._start(self._answer_all(started, groups, budget))
-
-    def _start_group(self, group: list[StreamRequest], budget: Budget) -> list[asyncio.Task[bytes | None]]:
-        return [self._start(self._outcome_within(budget, request)) for request in group]
-
-    async def _answer_all(
-        self, started: list[asyncio.Task[bytes | None]], groups: Iterator[list[StreamRequest]], budget: Budget
-    ) -> None:
-        answers = await asyncio.gather(*started)
-        for group in groups:
-            answers += await asyncio.gather(*self._start_group(group, budget))
+        answers: list[bytes | None] = []
+        try:
+            for group in groups:
+                started = await self._start_group(group, budget)
+                is_started.set()
+                answers += await asyncio.gather(*started)
+        finally:
+            # Whatever happens, frames are read on.
+            is_started.set()
         told = [msgspec.Raw(answer) for answer in answers if answer is not None]
         if told:
             self._outbox.put(self._format.encode(told))
 
-    async def _outcome_within(self, budget: Budget, request: StreamRequest) -> bytes | None:
-        """`_outcome`, unless the answers to the requests before it are too much already."""
+    async def _start_group(self, group: list[StreamRequest], budget: Budget) -> list[asyncio.Task[bytes | None]]:
+        """Start them in order; returns when all have done their first step."""
+        started: list[asyncio.Task[bytes | None]] = []
+        while len(started) < len(group):
+            turn = Turn()
+            some = group[len(started) : len(started) + AT_ONCE]
+            tasks = [self._start(self._outcome_within(budget, turn, request)) for request in some]
+            await asyncio.sleep(0)
+            # Those that did not begin have ended without a trace, and are started anew.
+            started += tasks[: turn.begun]
+            await self._subscriptions.settled()
+        return started
+
+    async def _outcome_within(self, budget: Budget, turn: Turn, request: StreamRequest) -> bytes | None:
+        """`_outcome`, unless the answers before it are too much already; nothing once its turn is over."""
+        if not turn.begin():
+            return None
         if budget.bytes_left < 0:
             error = TooManyRequests(
                 f"The answers to this array are over {self._output_bytes_max} bytes already, and this request was not "

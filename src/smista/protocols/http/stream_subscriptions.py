@@ -5,6 +5,9 @@
 
 A tag is a delivery's number on the connection. Who holds it is in `_holders`, and the receipt that it stands for is
 with the holder; an `up_to` is about one holder, a `tags` may be about several.
+
+Very many are settled in slices, by an errand of the broker's that comes to its end also when the connection goes. The
+stream starts nothing more of its peer's meanwhile (`settled`).
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from msgspec import UNSET
 
 from smista.core.errors import ConsumerNotFound, InvalidReceipt
-from smista.engine import FOREVER_MS, Broker, Delivery, Receipt, Subscription
+from smista.engine import AT_ONCE, FOREVER_MS, Broker, Delivery, Receipt, Subscription, in_slices
 from smista.errors import BrokerClosed, BrokerError, BrokerStopped
 from smista.protocols.http.commands.base import Success
 from smista.protocols.http.commands.receiving import common_action, show_outcome
@@ -57,7 +61,7 @@ _CANNOT_WRITE = (TypeError, ValueError, OverflowError)
 class Consumer:
     """A subscription, and what it holds by tag, in the order of delivery."""
 
-    __slots__ = ("held", "number", "prefetch", "raw", "subscription")
+    __slots__ = ("held", "number", "order", "prefetch", "raw", "subscription")
 
     def __init__(self, number: int, *, raw: bool) -> None:
         self.number = number
@@ -65,7 +69,28 @@ class Consumer:
         self.prefetch = 0
         """What it was promised; the subscription's own is lower while it is held back."""
         self.held: dict[int, Receipt] = {}
+        self.order: deque[int] = deque()
+        """Its tags, and some that are void. Not `held` itself: a dict walks over all that was taken from its front,
+        each time anew."""
         self.subscription: Subscription
+
+    def up_to(self, last: int) -> list[int]:
+        """What it holds up to a tag; takes as long as that is much, however much is behind it."""
+        self.forget_void()
+        order, held = self.order, self.held
+        while order and order[0] not in held:
+            order.popleft()
+        tags = []
+        for tag in order:
+            if tag > last:
+                break
+            if tag in held:
+                tags.append(tag)
+        return tags
+
+    def forget_void(self) -> None:
+        if len(self.order) > 2 * len(self.held) + STALE_TAGS_MAX:
+            self.order = deque(self.held)
 
 
 class Subscriptions:
@@ -81,6 +106,8 @@ class Subscriptions:
         self._consumers: dict[int, Consumer] = {}
         self._holders: dict[int, Consumer] = {}
         """By tag, who holds it; also of consumers that have unsubscribed."""
+        self._errands: dict[asyncio.Task[None], Sequence[Receipt]] = {}
+        """What is being done in slices, and the receipts that are settled by it."""
         self._next_tag = 1
         self._next_consumer = 1
         self._is_held_back = False
@@ -107,7 +134,8 @@ class Subscriptions:
         subscriptions = [consumer.subscription for consumer in self._consumers.values()]
         # Also of those that have unsubscribed and hold something still.
         holders = dict.fromkeys(subscriptions) | {holder.subscription: None for holder in self._holders.values()}
-        receipts = [receipt for holder in holders for receipt in holder.held.values()]
+        being_settled = {receipt for receipts in self._errands.values() for receipt in receipts}
+        receipts = [receipt for holder in holders for receipt in holder.held.values() if receipt not in being_settled]
         self._consumers.clear()
         self._holders.clear()
         if self._broker.failure is None and not self._broker.is_closed:
@@ -178,7 +206,7 @@ class Subscriptions:
         holder = self._holders.get(last)
         if holder is None:
             raise _unknown_tag(last)
-        return [tag for tag in holder.held if tag <= last]
+        return holder.up_to(last)
 
     async def _outcomes_of_any(self, command: Tags, tags: list[int]) -> list[Any]:
         """What came of each tag, one by one; those that are not held here have failed."""
@@ -196,19 +224,71 @@ class Subscriptions:
         """What came of each tag, all of them held here. All but `extend` void them, whatever comes of it."""
         holders = self._holders
         if isinstance(command, ExtendTags):
-            return list(await self._broker.extend([holders[tag].held[tag] for tag in tags], command.lease_ms))
+            return await self._extend([holders[tag].held[tag] for tag in tags], command.lease_ms)
         receipts = [holders.pop(tag).held.pop(tag) for tag in tags]
+        settle = self._settle_by(command)
+        if len(receipts) <= AT_ONCE:
+            return list(settle(receipts))
+        results: list[Any] = []
+
+        def settle_some(some: Sequence[Receipt]) -> None:
+            results.extend(settle(some))
+
+        if isinstance(command, AcknowledgeTags):
+            work = in_slices(receipts, settle_some)
+        else:
+            # Whoever takes over shall get them in order.
+            work = self._broker.settle_in_slices(receipts, settle_some)
+        await self._run_errand(work, receipts)
+        return results
+
+    def _settle_by(self, command: Tags) -> Callable[[Sequence[Receipt]], Sequence[Any]]:
+        broker = self._broker
         match command:
             case AcknowledgeTags():
-                return list(self._broker.acknowledge_now(receipts))
-            case NackTags():
-                return self._broker.nack_now(
-                    receipts, requeue=command.requeue, delay_ms=command.delay_ms, error=command.error
-                )
+                return broker.acknowledge_now
+            case NackTags(requeue=requeue, delay_ms=delay_ms, error=error):
+                return lambda receipts: broker.nack_now(receipts, requeue=requeue, delay_ms=delay_ms, error=error)
             case ReleaseTags():
-                return list(self._broker.release_now(receipts))
+                return broker.release_now
             case _:
                 raise AssertionError(command)
+
+    async def _extend(self, receipts: list[Receipt], lease_ms: int) -> list[Any]:
+        if len(receipts) <= AT_ONCE:
+            return list(await self._broker.extend(receipts, lease_ms))
+        results: list[Any] = []
+
+        async def extend_all() -> None:
+            for start in range(0, len(receipts), AT_ONCE):
+                results.extend(await self._broker.extend(receipts[start : start + AT_ONCE], lease_ms))
+
+        await self._run_errand(extend_all(), ())
+        return results
+
+    async def _run_errand(self, work: Coroutine[Any, Any, None], receipts: Sequence[Receipt]) -> None:
+        """Have something done to its end, also when whoever asked for it goes."""
+        failure: BrokerError | None = None
+
+        async def run() -> None:
+            nonlocal failure
+            try:
+                await work
+            except BrokerError as error:
+                # Kept, not raised: there may be nobody left to hear of it.
+                failure = error
+
+        errand = self._broker.run_errand(run())
+        self._errands[errand] = receipts
+        errand.add_done_callback(self._errands.pop)
+        await asyncio.shield(errand)
+        if failure is not None:
+            raise failure
+
+    async def settled(self) -> None:
+        """Wait for what is being done in slices."""
+        while self._errands:
+            await asyncio.wait(self._errands)
 
     # -- pushing ------------------------------------------------------------------------------------------------------
 
@@ -222,7 +302,7 @@ class Subscriptions:
 
     def _hand_over(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         spoken, raw = self._format, consumer.raw
-        held, holders = consumer.held, self._holders
+        held, holders, order = consumer.held, self._holders, consumer.order
         views: list[MessageView] = []
         tag = self._next_tag
         for delivery in deliveries:
@@ -230,8 +310,10 @@ class Subscriptions:
             view.tag = tag
             held[tag] = delivery.receipt
             holders[tag] = consumer
+            order.append(tag)
             tag += 1
             views.append(view)
+        consumer.forget_void()
         self._next_tag = tag
         # Sizes are added up for all at once, since anything done for each counts: 0.4 us of 7 when it was done so.
         size = sum([len(delivery.body) for delivery in deliveries]) + len(deliveries) * VIEW_BYTES

@@ -1,0 +1,62 @@
+"""The stream in this process, its peer played."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from smista.engine import Broker
+from smista.protocols.http.formats import JSON
+from smista.protocols.http.staging import Staging
+from smista.protocols.http.stream import Stream
+
+
+class Peer:
+    """The other side of a stream, without a socket."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._frames: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.stream = Stream(
+            broker,
+            Staging(lambda: broker, None),
+            JSON,
+            self._events.get,
+            self._send,
+            peer="test",
+            output_bytes_max=1 << 20,
+        )
+        self.running = asyncio.create_task(self.stream.run())
+
+    async def _send(self, event: Any) -> None:
+        self._frames.put_nowait(event)
+
+    def send(self, command: str, **payload: Any) -> None:
+        request = {"id": command, "command": command, "payload": payload}
+        self._send_frame(request)
+
+    def send_array(self, *requests: tuple[str, dict[str, Any]]) -> None:
+        """Requests in one frame, numbered from 0."""
+        self._send_frame(
+            [{"id": number, "command": name, "payload": payload} for number, (name, payload) in enumerate(requests)]
+        )
+
+    def _send_frame(self, frame: Any) -> None:
+        self._events.put_nowait({"type": "websocket.receive", "text": msgspec.json.encode(frame).decode()})
+
+    async def next(self) -> Any:
+        """The next frame, or the code of the close."""
+        event = await self._frames.get()
+        return msgspec.json.decode(event["text"]) if "text" in event else event["code"]
+
+    async def go(self) -> None:
+        self._events.put_nowait({"type": "websocket.disconnect", "code": 1006})
+        await self.running
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 (nobody announces it)
+        await asyncio.sleep(0)
