@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from unittest.mock import ANY
 
 import pytest
 
 from smista.engine import Publication, QueueSettings
-from smista.protocols.amqp import methods, transaction
+from smista.protocols.amqp import content, methods, transaction
+from smista.protocols.amqp.publishing import CACHED_MAX
 from tests.protocols.amqp.in_process import Client, Server, settle, until
 from tests.protocols.amqp.raw import CLOSE_CHANNEL, consume, declare, get, message, on
 
@@ -16,6 +18,7 @@ ACK = methods.BasicAck(1, False)
 CANCEL = methods.BasicCancel("t", False)
 COMMIT, ROLLBACK = methods.TxCommit(), methods.TxRollback()
 QOS = methods.BasicQos(0, 0, False)
+NO_PROPERTIES = b"\0\0"
 MANY = 1_200
 
 
@@ -195,29 +198,82 @@ async def test_a_commit_whose_broker_fails_is_not_answered(server: Server) -> No
 # -- bounds -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_transaction_of_too_many_bytes_closes_its_channel_and_stores_nothing(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transaction, "BODY_BYTES_MAX", 100)
+@pytest.fixture
+def small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bound of 1,000 bytes, of which a message takes 100 and its body and properties."""
+    # The properties of them all, which are alike, have room beside it.
+    monkeypatch.setattr(transaction, "KEPT_BYTES_MAX", 1_000 + len(content.TAG + NO_PROPERTIES))
+    monkeypatch.setattr(transaction, "MESSAGE_BYTES", 100)
+    monkeypatch.setattr(transaction, "POINTER_BYTES", 0)
+
+
+@pytest.mark.usefixtures("small_bound")
+async def test_a_transaction_of_too_many_bytes_closes_its_channel_and_stores_nothing(server: Server) -> None:
     client = await transactional(server, b"one")
     await got(client)
-    client.feed(on(1, ACK), message(bytes(60), "q"), message(bytes(40), "q"), on(1, QOS))
+    client.feed(on(1, ACK), message(bytes(500), "q"), message(bytes(300), "q"), on(1, QOS))
     await client.expect(methods.BasicQosOk)
     client.feed(message(b"!", "q"))
     assert (await client.expect(methods.ChannelClose)).reply_text == (
-        "PRECONDITION_FAILED - transaction of 101 bytes is larger than max size 100; commit more often"
+        "PRECONDITION_FAILED - transactions of 1104 bytes on one connection are larger than max size 1003; "
+        "commit more often"
     )
     assert server.counts() == (1, 0, 0)
     await client.call(QOS, methods.BasicQosOk, channel=2)
 
 
-async def test_the_bound_on_bytes_is_for_one_transaction(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "BODY_BYTES_MAX", 100)
+@pytest.mark.usefixtures("small_bound")
+async def test_the_bound_on_bytes_begins_anew_with_each_transaction(server: Server) -> None:
     client = await transactional(server)
     for ending, reply in ((COMMIT, methods.TxCommitOk), (ROLLBACK, methods.TxRollbackOk), (COMMIT, methods.TxCommitOk)):
-        client.feed(message(bytes(100), "q"))
+        client.feed(message(bytes(900), "q"))
         await client.call(ending, reply)
     assert server.counts() == (2, 0, 0)
+
+
+@pytest.mark.usefixtures("small_bound")
+async def test_the_bound_on_bytes_counts_properties(server: Server) -> None:
+    client = await transactional(server)
+    one, other = (content.write_properties(content.BasicProperties(headers={"h": each * 500})) for each in "ab")
+    client.feed(message(b"1", "q", properties=one), message(b"2", "q", properties=one))
+    await client.call(QOS, methods.BasicQosOk)
+    client.feed(message(b"3", "q", properties=other))
+    assert (await client.expect(methods.ChannelClose)).reply_code == 406
+
+
+@pytest.mark.usefixtures("small_bound")
+async def test_the_bound_on_bytes_counts_messages(server: Server) -> None:
+    client = await transactional(server)
+    client.feed(message(b"", "q") * 10)
+    await client.call(QOS, methods.BasicQosOk)
+    client.feed(message(b"", "q"))
+    assert (await client.expect(methods.ChannelClose)).reply_code == 406
+
+
+@pytest.mark.usefixtures("small_bound")
+async def test_the_bound_on_bytes_is_for_all_channels_of_a_connection(server: Server) -> None:
+    client = await transactional(server)
+    await client.call(methods.TxSelect(), methods.TxSelectOk, channel=2)
+    client.feed(message(bytes(500), "q", channel=1), message(bytes(500), "q", channel=2))
+    assert (await client.method()) == (2, methods.ChannelClose(406, ANY, 60, 40))
+    client.feed(on(2, methods.ChannelCloseOk()), message(bytes(300), "q", channel=1))
+    await client.call(COMMIT, methods.TxCommitOk)
+    assert server.counts() == (2, 0, 0)
+    assert client.connection.transacted_bytes == 0
+
+
+async def test_a_transaction_keeps_no_headers_that_were_read(server: Server) -> None:
+    client = await transactional(server)
+    for number in range(CACHED_MAX + 10):
+        headers = content.write_properties(content.BasicProperties(headers={"CC": ["q"], "n": number}))
+        client.feed(message(b"", f"to {number}", properties=headers))
+    channel = client.connection.channels[1]
+    assert channel.transaction is not None
+    kept = channel.transaction._publishes
+    assert all(not prepared.headers and not prepared.extra_keys for _, prepared, _, _ in kept)
+    assert sum(len(target.prepared) for target, _, _, _ in kept) <= 10
+    await client.call(COMMIT, methods.TxCommitOk)
+    assert server.counts() == (CACHED_MAX + 10, 0, 0)
 
 
 async def test_a_transaction_of_too_many_operations_closes_its_channel(

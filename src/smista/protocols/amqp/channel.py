@@ -86,7 +86,7 @@ class Channel:
             if method.immediate:
                 raise ConnectionClosing(NOT_IMPLEMENTED, "immediate=true")
             if len(self._targets) >= CACHED_MAX:
-                self._targets.clear()
+                self._forget_targets()
             target = self._targets[payload] = Target(method)
         self._target = target
 
@@ -338,8 +338,14 @@ class Channel:
             self.connection.door.reply_channels.pop(self.reply_token, None)
         self.reply_token = self._reply_tag = None
         # They hold the token.
-        self._targets.clear()
+        self._forget_targets()
         self.last_content = None
+
+    def _forget_targets(self) -> None:
+        # A transaction may keep a target, but not all that was prepared for it.
+        for target in self._targets.values():
+            target.prepared.clear()
+        self._targets.clear()
 
     def hold_back(self, is_held_back: bool) -> None:
         for consumer in self._consumers.values():

@@ -71,6 +71,8 @@ class AmqpConnection(Holding, asyncio.Protocol):
         self.frame_max = door.settings.frame_max
         self.body_bytes_max = door.settings.body_bytes_max
         self.publisher = Publisher(self)
+        self.transacted_bytes = 0
+        """What its channels keep for the commits of their transactions."""
         self._handshake: Handshake
         self._buffer = b""
         self._has_header = False

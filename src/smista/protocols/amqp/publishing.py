@@ -42,7 +42,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 class Prepared:
     """Properties that were looked at once."""
 
-    __slots__ = ("_routed_by", "delay_ms", "envelope", "extra_keys", "headers", "priority")
+    __slots__ = ("_routed", "_routed_by", "delay_ms", "envelope", "extra_keys", "headers", "priority")
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Prepared:
         self.headers = headers
         self.extra_keys = extra_keys
         self._routed_by: dict[str, Any] | None = None
+        self._routed: Prepared | None = None
 
     def publication(self, body: bytes) -> Publication:
         return Publication(body, self.envelope, self.priority, self.delay_ms)
@@ -68,6 +69,15 @@ class Prepared:
         if self._routed_by is None:
             self._routed_by = routing.routable(self.headers or {})
         return self._routed_by
+
+    @property
+    def routed(self) -> Prepared:
+        """Without what is for routing only, the same one each time: headers take many times the memory they came in."""
+        if self.headers is None and not self.extra_keys:
+            return self
+        if self._routed is None:
+            self._routed = Prepared(self.envelope, self.priority, self.delay_ms, None, ())
+        return self._routed
 
 
 class Target:

@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from smista.protocols.amqp.channel import Channel
     from smista.protocols.amqp.publishing import Prepared, Target
 
-BODY_BYTES_MAX = 256 << 20
-"""Of the bodies in one transaction: they are in memory until its end. Two of the largest."""
+KEPT_BYTES_MAX = (256 + 64) << 20
+"""Of all that waits for a commit on one connection: it is in memory until then. Two of the largest bodies, and what as
+many messages as there may be take beside theirs."""
+MESSAGE_BYTES = 600
+"""What a message takes beside its body, properties and queues, more or less."""
+POINTER_BYTES = 8
 OPERATIONS_MAX = 100_000
 """Publishes, and methods that settle, in one transaction."""
 SLICE_BYTES = 4 << 20
@@ -40,7 +44,7 @@ class Transaction:
         self._connection = channel.connection
         self._publishes: list[Waiting] = []
         self._settlements: list[Settled] = []
-        self._body_bytes = 0
+        self._kept_bytes = 0
         self._operation_count = 0
         self.is_partial = False
         """Whether a queue was too full for a publish since the last commit began."""
@@ -51,14 +55,28 @@ class Transaction:
     def publish(self, target: Target, prepared: Prepared, bodies: list[bytes]) -> None:
         """Raises what closes the channel: also if they cannot go anywhere, or if it is too much."""
         queues = self._connection.publisher.route(target, prepared)
-        self._body_bytes += sum(map(len, bodies))
-        if self._body_bytes > BODY_BYTES_MAX:
-            raise ChannelClosing(
-                PRECONDITION_FAILED,
-                f"transaction of {self._body_bytes} bytes is larger than max size {BODY_BYTES_MAX}; commit more often",
-            )
+        kept_bytes = sum(map(len, bodies)) + MESSAGE_BYTES * len(bodies)
+        prepared = prepared.routed
+        _, last_prepared, last_queues, _ = self._publishes[-1] if self._publishes else (None, None, None, None)
+        # What is shared with the message before takes no more room.
+        if prepared is not last_prepared:
+            kept_bytes += len(prepared.envelope.properties)
+        if queues is not last_queues:
+            kept_bytes += POINTER_BYTES * len(queues)
+        self._keep(kept_bytes)
         self._count(len(bodies))
         self._publishes.append((target, prepared, queues, bodies))
+
+    def _keep(self, kept_bytes: int) -> None:
+        connection = self._connection
+        self._kept_bytes += kept_bytes
+        connection.transacted_bytes += kept_bytes
+        if connection.transacted_bytes > KEPT_BYTES_MAX:
+            raise ChannelClosing(
+                PRECONDITION_FAILED,
+                f"transactions of {connection.transacted_bytes} bytes on one connection are larger than max size "
+                f"{KEPT_BYTES_MAX}; commit more often",
+            )
 
     def settle(self, settlement: Settlement, taken: dict[int, Receipt]) -> None:
         """Raises what closes the channel, which then gives these back with the others."""
@@ -141,7 +159,8 @@ class Transaction:
     def _take(self) -> tuple[list[Waiting], list[Settled]]:
         publishes, self._publishes = self._publishes, []
         settlements, self._settlements = self._settlements, []
-        self._body_bytes = self._operation_count = 0
+        self._connection.transacted_bytes -= self._kept_bytes
+        self._kept_bytes = self._operation_count = 0
         return publishes, settlements
 
     def _put_back(self, settlements: Iterable[Settled]) -> None:
