@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from smista.engine import Publication
+from smista.engine import Publication, QueueSettings
 from smista.protocols.amqp import methods
 from smista.protocols.amqp.methods import Method
 from tests.protocols.amqp.in_process import Client, Server, settle, until
@@ -158,6 +158,39 @@ async def test_a_closed_channel_is_answered_when_all_is_back(server: Server) -> 
     assert server.counts() == (MANY, 0, 0)
     client.feed(on(1, methods.ChannelOpen()))
     await client.expect(methods.ChannelOpenOk)
+
+
+FAULTS = [
+    pytest.param(on(1, methods.BasicAck(999_999, False)), id="settling"),
+    pytest.param(on(1, declare("missing", is_passive=True)), id="declaring"),
+    pytest.param(message(b"too large", "small"), id="publishing"),
+    pytest.param(on(1, methods.TxSelect()) + message(b"too large", "small") + on(1, methods.TxCommit()), id="commit"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("is_one_read", [True, False], ids=["one read", "two reads"])
+async def test_what_a_channel_held_that_is_closed_by_an_error_is_back_before_the_next_method(
+    server: Server, fault: bytes, is_one_read: bool
+) -> None:
+    await server.broker.declare_queue("small", QueueSettings(body_bytes_max=3))
+    client = await holding(server, MANY)
+    await client.call(methods.ChannelOpen(), methods.ChannelOpenOk, channel=2)
+    next_method = on(2, declare("q", is_passive=True))
+    client.feed(*([fault + next_method] if is_one_read else [fault, next_method]))
+    seen = [(await client.method())[1] for _ in range(3 if on(1, methods.TxSelect()) in fault else 2)]
+    assert isinstance(seen[-2], methods.ChannelClose)
+    assert seen[-1] == methods.QueueDeclareOk("q", MANY, 0)
+    await client.call(QOS, methods.BasicQosOk, channel=2)
+
+
+async def test_a_connection_dies_after_an_error_has_closed_its_channel(server: Server) -> None:
+    client = await holding(server, MANY)
+    client.feed(on(1, methods.BasicAck(999_999, False)), on(1, CLOSE_CHANNEL))
+    await client.expect(methods.ChannelClose)
+    client.lose()
+    await until(lambda: server.counts() == (MANY, 0, 0))
+    assert await order(server) == numbered(MANY)
 
 
 async def test_a_connection_is_closed_while_very_many_go_back(server: Server) -> None:

@@ -373,12 +373,12 @@ class AmqpConnection(Holding, asyncio.Protocol):
                 del self.channels[number]
         elif isinstance(method, methods.ChannelClose) and not channel.has_content:
             self.flush()
-            rest = self._leave([channel])
+            self._leave([channel])
             del self.channels[number]
-            if rest is None:
-                channel.send(methods.ChannelCloseOk())
+            if self._going_back:
+                self._hold(self._closed(channel))
             else:
-                self._hold(self._closed_after(channel, rest))
+                channel.send(methods.ChannelCloseOk())
         else:
             work = channel.method(method)
             if work is not None:
@@ -405,7 +405,7 @@ class AmqpConnection(Holding, asyncio.Protocol):
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     def _hold(self, work: Coroutine[Any, Any, None], *, is_only_waiting: bool = False) -> None:
-        """Look at no further frame until this is done."""
+        """Look at no further frame until this is done; it begins when all is back that channels have left."""
         if self._waiting is not None:
             # For room in the log, since what came before this in the same read: it is looked at again afterwards.
             assert self._is_only_waiting
@@ -414,8 +414,14 @@ class AmqpConnection(Holding, asyncio.Protocol):
         self._transport.pause_reading()
         self._is_held = True
         self._is_only_waiting = is_only_waiting
-        self._waiting = self._loop.create_task(work)
+        self._waiting = self._loop.create_task(self._once_back(work) if self._going_back else work)
+        # Of what was cancelled before it began nothing may be left.
+        self._waiting.add_done_callback(lambda _: work.close())
         self._waiting.add_done_callback(self._waited)
+
+    async def _once_back(self, work: Coroutine[Any, Any, None]) -> None:
+        await self._until_back()
+        await work
 
     def _stop_waiting(self) -> None:
         # Work goes on to its end: what it took or made would else belong to nobody.
@@ -463,9 +469,10 @@ class AmqpConnection(Holding, asyncio.Protocol):
             if channel.is_closing or self.channels.get(channel.number) is not channel:
                 # Gone meanwhile: what it got all the same goes back.
                 self._leave([channel])
+                self.flush()
+                await self._until_back()
 
-    async def _closed_after(self, channel: Channel, rest: asyncio.Future[None]) -> None:
-        await asyncio.shield(rest)
+    async def _closed(self, channel: Channel) -> None:
         channel.send(methods.ChannelCloseOk())
 
     def hold_until_room(self) -> None:
@@ -489,7 +496,7 @@ class AmqpConnection(Holding, asyncio.Protocol):
     # -- closing ------------------------------------------------------------------------------------------------------
 
     def close_channel(self, channel: Channel, error: ChannelClosing, ids: Ids = PUBLISH) -> None:
-        """Say why; until the other side agrees, its frames are dropped."""
+        """Say why; until the other side agrees, its frames are dropped. What it held is back before the next method."""
         if channel.is_closing or self.channels.get(channel.number) is not channel:
             return
         logger.info("channel %d of %s closed: %s", channel.number, self.peer, error.log_text)
@@ -497,6 +504,8 @@ class AmqpConnection(Holding, asyncio.Protocol):
         channel.is_closing = True
         self._leave([channel])
         channel.send(methods.ChannelClose(error.code, error.reply_text, *(error.ids or ids)))
+        if self._going_back and (self._waiting is None or self._is_only_waiting):
+            self._hold(self._until_back(), is_only_waiting=True)
 
     def stop_reading(self) -> None:
         """The broker is stopping: nothing more is taken, what was taken is still answered."""

@@ -1,7 +1,8 @@
 """What a connection has in the broker: its channels with all they hold, and its exclusive queues; and how it lets go.
 
 Whoever leaves, a channel or the whole connection, is out of the line with all its consumers before anything goes back.
-What goes back is very much at times: it goes in slices then, and nobody but those who need it back waits for it.
+What goes back is very much at times: it goes in slices then, and nobody but those who need it back waits for it: the
+connection does, with its next method.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class Holding(Outgoing):
         super().__init__(door)
         self._owned: set[int] = set()
         """Exclusive queues that it declared, by number."""
+        self._going_back: set[asyncio.Future[None]] = set()
+        """What is to be waited for until all that its channels held is back."""
 
     def own(self, number: int) -> None:
         """An exclusive queue was declared here: it goes with this connection."""
@@ -39,8 +42,8 @@ class Holding(Outgoing):
         self.wide_consumers.discard(consumer)
         self.door.consumer_left(consumer)
 
-    def _leave(self, channels: Iterable[Channel]) -> asyncio.Future[None] | None:
-        """Everything that channels hold goes back to where it was: at once, or it is still to be waited for."""
+    def _leave(self, channels: Iterable[Channel]) -> None:
+        """Everything that channels hold goes back to where it was: at once, or it is still `_going_back`."""
         consumers: list[Consumer] = []
         receipts: list[Receipt] = []
         for channel in channels:
@@ -48,7 +51,7 @@ class Holding(Outgoing):
             consumers += consuming
             receipts += held
         if not self._is_broker_well:
-            return None
+            return
         broker = self.door.broker
         rest = broker.leave(
             [consumer.subscription for consumer in consumers],
@@ -57,7 +60,13 @@ class Holding(Outgoing):
         )
         for consumer in consumers:
             self.consumer_left(consumer)
-        return rest
+        if rest is not None:
+            self._going_back.add(rest)
+            rest.add_done_callback(self._going_back.discard)
+
+    async def _until_back(self) -> None:
+        while self._going_back:
+            await asyncio.wait(self._going_back)
 
     def _end_all(self) -> None:
         """Channels, and the queues that are this connection's alone."""
