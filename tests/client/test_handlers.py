@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from smista import AsyncClient, Client, Worker
 from smista.client import Reject, Retry
 from smista.client import handler as handlers
+from smista.client.settling import ACK
 from tests.client.test_worker import Seen, running, settled
 
 Body = Callable[[Any], None]
@@ -310,7 +312,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_left_behind(
     go_on.set()
 
 
-async def test_a_handler_that_finishes_though_it_was_cancelled_has_its_message_acked(
+async def test_a_handler_that_swallows_its_cancellation_and_returns_has_its_message_released(
     broker_url: str, client: AsyncClient, queue: str
 ) -> None:
     app = Worker(broker_url, stop_timeout_ms=1)
@@ -328,7 +330,23 @@ async def test_a_handler_that_finishes_though_it_was_cancelled_has_its_message_a
     await client.publish(queue, 1)
     async with running(app):
         await seen.reach(1)
-    assert (await client.stats(queue)).acked_total == 1
+    stats = await client.stats(queue)
+    assert (stats.ready, stats.released_total, stats.acked_total) == (1, 1, 0)
+
+
+async def test_a_handler_that_had_ended_when_it_was_to_be_cancelled_has_its_message_acked() -> None:
+    """The worker gives up in the very turn of the loop in which the function returns."""
+    go_on = asyncio.Event()
+
+    async def handle(order: bytes) -> None:
+        await go_on.wait()
+        handling.cancel()
+
+    delivery: Any = types.SimpleNamespace(body=b"1")
+    handling = asyncio.create_task(handlers.Handler(handle, raw=True).handle(delivery, None))
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await handling == ACK
 
 
 STUBBORN = """

@@ -80,7 +80,9 @@ class Handler:
         return self._settling(delivery, running.result())
 
     async def _cancelled(self, delivery: Delivered, running: asyncio.Future[BaseException | None]) -> Settling | None:
-        running.cancel()
+        if not running.cancel() and not running.cancelled():
+            # It had come to its end by itself.
+            return self._settling(delivery, running.result())
         await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
         if not running.done():
             logger.error(
@@ -90,7 +92,8 @@ class Handler:
                 delivery.queue,
             )
             return None
-        if running.cancelled() or isinstance(running.result(), asyncio.CancelledError):
+        if running.cancelled() or running.result() is None or isinstance(running.result(), asyncio.CancelledError):
+            # Also where it swallowed that and returned: nobody can say whether it had done its work.
             raise asyncio.CancelledError
         return self._settling(delivery, running.result())
 
