@@ -123,7 +123,7 @@ def test_messages_may_be_named_by_their_ids(smista: Smista, queue: str, verb: st
 
 @pytest.mark.parametrize("flags", [[], ["--body"], ["--json"]])
 @pytest.mark.parametrize("output", ["nobody reads it", "the disk is full"])
-def test_what_could_not_be_written_is_not_acknowledged(
+def test_what_could_not_be_written_is_given_back(
     smista: Smista, url: str, queue: str, tmp_path: Path, flags: list[str], output: str
 ) -> None:
     smista("put", queue, "a", "b", "c")
@@ -147,4 +147,24 @@ def test_what_could_not_be_written_is_not_acknowledged(
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     stats = smista("stats", queue, "--json").json
-    assert (stats["in_flight"], stats["acked_total"]) == (3, 0)
+    assert (stats["ready"], stats["in_flight"], stats["acked_total"]) == (3, 0, 0)
+
+
+@pytest.mark.parametrize("flags", [[], ["--body"], ["--json"]])
+def test_without_a_standard_output_nothing_is_taken(
+    smista: Smista, url: str, queue: str, tmp_path: Path, flags: list[str]
+) -> None:
+    smista("put", queue, "a")
+    done = subprocess.run(
+        ["bash", "-c", 'exec "$@" >&-', "bash", sys.executable, "-m", "smista", "get", queue, "--ack", *flags],
+        env={**plain_environment(), "SMISTA_URL": url},
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: Standard output is closed")
+    assert "Traceback" not in done.stderr
+    stats = smista("stats", queue, "--json").json
+    assert (stats["ready"], stats["released_total"], stats["acked_total"]) == (1, 0, 0)

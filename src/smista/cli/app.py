@@ -133,7 +133,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; returns the exit code."""
     try:
         code = built()(args=arguments, prog_name="smista", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except typer.TyperException as error:
         _complain(error)
         return error.exit_code

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
+from smista.cli.exits import WrongUsage
 from smista.cli.generated import GeneratedCommand, given
 from smista.cli.options import as_command, collected, expanded, parameters_of
 from smista.cli.output import Output
@@ -46,6 +48,9 @@ def client_command(
         parameters, groups = expanded(own)
 
         def run(context: typer.Context, url: str | None, namespace: str | None, as_json: bool, **values: Any) -> None:
+            if sys.stdout is None:
+                # As by `>&-`. Said before anything is done: what it leads to could not be told.
+                raise WrongUsage("Standard output is closed; to see nothing, write to /dev/null.")
             reach = Reach(url, namespace, as_json).under(context)
             first = [given(context)] if has_generated else []
             asyncio.run(_connected(body, reach, first, collected(groups, values)))

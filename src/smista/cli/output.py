@@ -91,5 +91,7 @@ def confirm(question: str, *, is_sure: bool) -> None:
 
 def forget_broken_pipe() -> None:
     """Whoever read our output has gone (`| head`): keep the interpreter from complaining when it flushes at its end."""
+    if sys.stdout is None:
+        return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

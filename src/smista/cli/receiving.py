@@ -63,12 +63,19 @@ async def get(
     """
     found = 0
     async for batch in _batches(client, queue, number, wait_ms=wait_ms, lease_ms=lease_ms):
-        for delivery in batch:
-            _print(output, delivery, bodies_only=bodies_only)
         found += len(batch)
+        try:
+            for delivery in batch:
+                _print(output, delivery, bodies_only=bodies_only)
+            if is_acked:
+                # Only after all of it was printed, and has left us: a reader that goes away must not cost a message.
+                sys.stdout.flush()
+        except OSError:
+            if is_acked:
+                # Nobody has a receipt to settle it by. What could not be released comes back when its lease ends.
+                await asyncio.gather(*(delivery.release() for delivery in batch), return_exceptions=True)
+            raise
         if is_acked:
-            # Only after all of it was printed, and has left us: a reader that goes away must not cost a message.
-            sys.stdout.flush()
             await asyncio.gather(*(delivery.ack() for delivery in batch))
     if not found:
         raise output.nothing(f"Queue {queue} has no message that is ready.")
