@@ -3,6 +3,7 @@ child inherits does not hang."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
@@ -18,6 +19,10 @@ from smista.client import ClientClosed, SyncDelivery
 from smista.client.sync_subscription import SyncSubscription
 
 COUNT = 5
+
+
+# An interrupt within the callback of a weak reference, which Python reports and swallows.
+swallowed = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Interrupt(BaseException):
@@ -60,8 +65,7 @@ def fragile(sync_client: Client, queue: str) -> str:
     return queue
 
 
-# A coroutine that was made and not handed to the loop yet.
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning")
+@swallowed
 def test_a_receive_that_is_interrupted_has_taken_nothing(broker_url: str, sync_client: Client, fragile: str) -> None:
     with Client(broker_url) as other:
         for point in itertools.count(1):
@@ -86,7 +90,7 @@ def _next_batch(subscription: SyncSubscription) -> list[SyncDelivery]:
     return subscription.next_batch(2)
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning")
+@swallowed
 @pytest.mark.parametrize("take", [_next, _iterate, _next_batch])
 def test_what_comes_while_it_is_interrupted_is_handed_out_by_the_next_call(
     broker_url: str, sync_client: Client, fragile: str, take: Callable[[SyncSubscription], list[SyncDelivery]]
@@ -105,7 +109,7 @@ def test_what_comes_while_it_is_interrupted_is_handed_out_by_the_next_call(
             all_back(sync_client, fragile)
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning")
+@swallowed
 def test_closing_that_was_interrupted_can_be_repeated(broker_url: str, sync_client: Client, fragile: str) -> None:
     with Client(broker_url) as other:
         for point in itertools.count(1):
@@ -117,6 +121,38 @@ def test_closing_that_was_interrupted_can_be_repeated(broker_url: str, sync_clie
             all_back(sync_client, fragile)
             if not is_interrupted:
                 return
+
+
+CLIENT_CALLS: dict[str, Callable[[Client, str], Any]] = {
+    "publish": lambda client, queue: client.publish(queue, 1),
+    "put_many": lambda client, queue: client.put_many(queue, [1]),
+    "receive": lambda client, queue: client.receive(queue),
+    "ack": lambda client, queue: client.receive(queue)[0].ack(),
+    "next": lambda client, queue: client.subscribe(queue).next(timeout_ms=0),
+    "close": lambda client, queue: client.subscribe(queue).close(),
+    "browse": lambda client, queue: client.browse(queue).next_page(),
+}
+
+
+@swallowed
+@pytest.mark.filterwarnings("always:coroutine .* was never awaited")
+@pytest.mark.parametrize("name", CLIENT_CALLS)
+def test_an_interrupted_call_leaves_no_coroutine_behind(
+    sync_client: Client, queue: str, name: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    sync_client.declare_queue(queue)
+    for point in itertools.count(1):
+        sync_client.publish(queue, 0)
+        is_interrupted, _ = interrupted_at(point, lambda: CLIENT_CALLS[name](sync_client, queue))
+        if not is_interrupted:
+            break
+    gc.collect()
+    assert [str(each.message) for each in recwarn if "never awaited" in str(each.message)] == []
+
+
+def test_a_call_with_wrong_arguments_says_so_where_it_was_made(sync_client: Client) -> None:
+    with pytest.raises(TypeError, match="queue"):
+        sync_client.publish()  # type: ignore[call-arg]  # that is what is tested
 
 
 # -- forks ------------------------------------------------------------------------------------------------------------

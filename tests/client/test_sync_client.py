@@ -239,7 +239,7 @@ def test_a_call_from_the_clients_own_thread_is_refused_rather_than_waiting_for_i
         sync_client.info()
 
     with pytest.raises(RuntimeError, match="wait for itself"):
-        run_on(sync_client._portal.loop, call())
+        run_on(sync_client._portal.loop, call)
 
 
 def run_program(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -272,7 +272,7 @@ class SyncDelivery(Delivered, kw_only=True, eq=False):
     def _run(self, how: Settling) -> str:
         assert self.settler is not None
         self.settler.check_process()
-        return run_on(self.settler.loop, self._settle(how))
+        return run_on(self.settler.loop, lambda: self._settle(how))
 
     def __enter__(self) -> SyncDelivery:
         return self

@@ -1,6 +1,9 @@
 """From threads to an event loop: run a coroutine there and wait for it here.
 
 The synchronous client has one loop in one daemon thread. It ends with `close`, or with the interpreter.
+
+What is handed over is a function that makes the coroutine, not a coroutine: a thread can be interrupted between any two
+calls, and one that was made and not handed over yet would never be awaited.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from typing import Any, Generic, TypeVar
 from smista.client.errors import ClientClosed
 
 T = TypeVar("T")
+Work = Callable[[], Coroutine[Any, Any, T]]
+"""Called on the loop."""
 _JOIN_TIMEOUT_S = 5.0
 
 
@@ -25,11 +30,11 @@ class Call(Generic[T]):
     loop releases.
     """
 
-    __slots__ = ("_coroutine", "_done", "_error", "_is_unwanted", "_loop", "_result", "_task")
+    __slots__ = ("_done", "_error", "_is_unwanted", "_loop", "_result", "_task", "_work")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Work[T]) -> None:
         self._loop = loop
-        self._coroutine = coroutine
+        self._work = work
         self._task: asyncio.Task[T] | None = None
         self._done = threading.Lock()
         self._done.acquire()
@@ -58,9 +63,15 @@ class Call(Generic[T]):
     def start(self) -> None:
         """On the loop."""
         if self._is_unwanted:
-            self._coroutine.close()
             return
-        self._task = self._loop.create_task(self._coroutine)
+        try:
+            coroutine = self._work()
+        except BaseException as error:
+            # Wrong arguments, most likely: for whoever gave them.
+            self._error = error
+            self._done.release()
+            return
+        self._task = self._loop.create_task(coroutine)
         self._task.add_done_callback(self._finished)
 
     def _cancel(self) -> None:
@@ -77,21 +88,16 @@ class Call(Generic[T]):
         self._done.release()
 
 
-def run_on(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
+def run_on(loop: asyncio.AbstractEventLoop, work: Work[T]) -> T:
     """What the coroutine returns or raises, once it has run on `loop`, which another thread runs."""
-    return submit(loop, coroutine).wait()
+    return submit(loop, work).wait()
 
 
-def submit(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> Call[T]:
+def submit(loop: asyncio.AbstractEventLoop, work: Work[T]) -> Call[T]:
     if _runs_here(loop):
-        coroutine.close()
         raise RuntimeError("A synchronous call from the client's own thread would wait for itself; use AsyncClient.")
-    call = Call(loop, coroutine)
-    try:
-        call_on(loop, call.start)
-    except ClientClosed:
-        coroutine.close()
-        raise
+    call = Call(loop, work)
+    call_on(loop, call.start)
     return call
 
 
@@ -128,16 +134,12 @@ class Portal:
         self._is_closed = False
         self._thread.start()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self.submit(coroutine).wait()
+    def run(self, work: Work[T]) -> T:
+        return self.submit(work).wait()
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Call[T]:
-        try:
-            self.check_process()
-        except ClientClosed:
-            coroutine.close()
-            raise
-        return submit(self.loop, coroutine)
+    def submit(self, work: Work[T]) -> Call[T]:
+        self.check_process()
+        return submit(self.loop, work)
 
     def check_process(self) -> None:
         check_process(self._process)

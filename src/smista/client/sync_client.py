@@ -31,7 +31,7 @@ from smista.client.bulk import Chunk, OnProgress, OnResult, Tally, chunks
 from smista.client.errors import ClientClosed
 from smista.client.message import SyncDelivery
 from smista.client.pages import Pages
-from smista.client.portal import Call, Portal, call_on
+from smista.client.portal import Call, Portal, Work, call_on
 from smista.client.publisher import BATCH_BYTES, BATCH_COUNT
 from smista.client.session import Pending
 from smista.client.settling import RELEASE
@@ -48,7 +48,7 @@ _Waited = Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]
 def _waited(call: _Waited[P, T]) -> Callable[Concatenate[Client, P], T]:
     @functools.wraps(call)
     def wait(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._portal.run(call(self._client, *args, **kwargs))
+        return self._portal.run(lambda: call(self._client, *args, **kwargs))
 
     return wait
 
@@ -148,7 +148,8 @@ class Client:
 
         try:
             for chunk in chunks(messages, batch_count, batch_bytes):
-                call = self._portal.submit(self._client.put_chunk(queue, chunk, brief=tally.is_brief))
+                put = functools.partial(self._client.put_chunk, queue, chunk, brief=tally.is_brief)
+                call = self._portal.submit(put)
                 under_way.append((call, chunk))
                 while under_way and (under_way[0][0].is_done or len(under_way) >= _BATCHES_UNDER_WAY_MAX):
                     count_first()
@@ -166,8 +167,8 @@ class Client:
         received = _Received()
         try:
             self._portal.run(
-                received.fill(
-                    self._client.receive_as(
+                lambda: received.fill(
+                    lambda: self._client.receive_as(
                         SyncDelivery, queue, limit, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer
                     )
                 )
@@ -237,8 +238,8 @@ class _Received:
         self.deliveries: list[SyncDelivery] = []
         self._is_unwanted = False
 
-    async def fill(self, receiving: Coroutine[Any, Any, list[SyncDelivery]]) -> None:
-        self.deliveries.extend(await receiving)
+    async def fill(self, receive: Work[list[SyncDelivery]]) -> None:
+        self.deliveries.extend(await receive())
         if self._is_unwanted:
             self._release()
 
@@ -254,7 +255,7 @@ class _Received:
 
 def _shut(client: AsyncClient, portal: Portal) -> None:
     try:
-        portal.run(client.close())
+        portal.run(client.close)
     except BrokerError:
         return  # in a forked child, where there is nothing to close
     finally:

@@ -11,6 +11,7 @@ they are kept, and one that is being handed out is in two places rather than in 
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections import deque
@@ -85,7 +86,7 @@ class SyncSubscription:
                 return
             while not self._hand_out(taken, limit):
                 left_ms = None if deadline_s is None else max(0, round((deadline_s - time.monotonic()) * 1000))
-                if not self._portal.run(self._fill(left_ms)):
+                if not self._portal.run(functools.partial(self._fill, left_ms)):
                     return
         finally:
             # Nothing is called before, since a thread is interrupted at calls: it must not be left locked.
@@ -134,19 +135,19 @@ class SyncSubscription:
 
     def settled(self) -> None:
         """Return when all that was settled so far is on the broker's disk; raises the first that had no effect."""
-        self._portal.run(self._subscription.settled())
+        self._portal.run(self._subscription.settled)
 
     def set_prefetch(self, prefetch: int) -> None:
         """How many unsettled messages it may hold from now on."""
-        self._portal.run(self._subscription.set_prefetch(prefetch))
+        self._portal.run(lambda: self._subscription.set_prefetch(prefetch))
 
     def close(self) -> None:
         """Take no more, give back what was not handed out, and wait until what was settled is on the broker's disk."""
         # First no more, then back: what is given back while we are subscribed is pushed to us again.
-        self._portal.run(self._subscription.stop())
+        self._portal.run(self._subscription.stop)
         with self._lock:
-            self._portal.run(self._give_back())
-        self._portal.run(self._subscription.close())
+            self._portal.run(self._give_back)
+        self._portal.run(self._subscription.close)
 
     async def _give_back(self) -> None:
         while self._batch:
@@ -173,7 +174,7 @@ class SyncPages(Generic[T]):
 
     def next_page(self) -> list[T]:
         """The next messages, at least one; an empty list at the end."""
-        page = list(self._page) or self._portal.run(self._pages.next_page())
+        page = list(self._page) or self._portal.run(self._pages.next_page)
         self._page.clear()
         return page
 
