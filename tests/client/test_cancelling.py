@@ -173,7 +173,9 @@ async def _anext(client: AsyncClient, queue: str) -> Delivery | None:
 
 async def _next_batch(client: AsyncClient, queue: str) -> Delivery | None:
     async with taking_from(client, queue) as subscription:
-        await asyncio.gather(*(each.release() for each in await subscription.next_batch()))
+        batch = await subscription.next_batch()
+        # These are ours from here on: what is cancelled now must not be their release before it has begun.
+        await asyncio.shield(asyncio.gather(*(each.release() for each in batch)))
     return None
 
 
