@@ -64,10 +64,13 @@ def _yield_to_others(spark: SparkSession, niceness: int) -> None:
     jvm = getattr(spark.sparkContext._gateway, "proc", None)
     if jvm is None:  # somebody else's
         return
-    with contextlib.suppress(OSError):
-        threads = [int(thread.name) for thread in Path(f"/proc/{jvm.pid}/task").glob("*")] or [jvm.pid]
-        for thread in threads:
-            os.setpriority(os.PRIO_PROCESS, thread, niceness)
+    done: set[int] = set()
+    # Each thread has a niceness of its own, which those that it starts take over: some may start meanwhile.
+    while more := {jvm.pid, *(int(thread.name) for thread in Path(f"/proc/{jvm.pid}/task").glob("*"))} - done:
+        for thread in more:
+            with contextlib.suppress(OSError):  # it has ended
+                os.setpriority(os.PRIO_PROCESS, thread, niceness)
+        done |= more
 
 
 def register(spark: SparkSession) -> None:

@@ -279,5 +279,6 @@ def test_a_walk_through_every_command_of_the_stream(http: Caller) -> None:
         assert ask("ack", tags=[1]) == {"success": True}
         assert ask("nack", tags=[2], requeue=False) == {"success": True, "action": "dead_lettered"}
         assert ask("release", up_to=4) == {"success": True}
+        assert ask("cancel", request="subscribe") == {"cancelled": False}
     assert done == set(STREAM_COMMANDS)
     assert http.stats(queue)["ready"] == 2
