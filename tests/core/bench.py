@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from smista.core import browsing, dead_letters, declaring, publishing, receiving, settling, trimming
+from smista.core import browsing, dead_letters, declaring, fan_out, publishing, receiving, settling, trimming
 from smista.core.browsing import ANY, Filter, Page
 from smista.core.counters import QueueStats
 from smista.core.due import run_due
+from smista.core.entering import Placed, Result
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Message, Publication, Receipt
-from smista.core.publishing import Batch, Placed
+from smista.core.publishing import Batch
 from smista.core.queue import Queue
 from smista.core.settings import QueueSettings
 from smista.core.settling import receipt_for
@@ -138,10 +139,10 @@ class Bench:
 
     def publish_all(
         self, publications: list[Publication], *, batch_id: str | None = None, queue: Queue | None = None
-    ) -> list[publishing.Result]:
+    ) -> list[Result]:
         queue = queue or self.queue
         step = 1 if publishing.is_one_by_one(queue) else max(1, len(publications))
-        results: list[publishing.Result] = []
+        results: list[Result] = []
         for start in range(0, max(1, len(publications)), step):
             part = publications[start : start + step]
             batch = None if batch_id is None else Batch(batch_id, start, len(part) == len(publications))
@@ -155,7 +156,7 @@ class Bench:
 
     def publish_to(self, exchange: str, body: bytes = b"x", *, envelope: Envelope | None = None) -> list[Placed]:
         publication = Publication(body, envelope or Envelope(exchange=exchange))
-        placed = publishing.publish_to_exchange(
+        placed = fan_out.publish_to_exchange(
             self.state, self.state.namespace("/"), exchange, publication, now_ms=self.now_ms
         )
         self.keep_limits()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from smista.core.entering import Placed
 from smista.core.errors import InvalidArgument, MessageTooLarge
 from smista.core.message import Envelope, Publication
-from smista.core.publishing import Placed
 from smista.core.settings import QueueSettings
 from tests.core.bench import Bench
 from tests.core.invariants import check

@@ -17,8 +17,8 @@ from smista.core.errors import (
     QueueNotFound,
 )
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeReserved, ExchangeSettings
+from smista.core.fan_out import publish_to_exchange
 from smista.core.message import Publication
-from smista.core.publishing import publish_to_exchange
 from smista.core.settings import DEFAULT, QueueSettings
 from tests.core import invariants
 from tests.core.bench import LEASE_MS, Bench

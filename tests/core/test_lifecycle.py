@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from smista.core.entering import Placed
 from smista.core.errors import InvalidArgument, InvalidPriority, MessageTooLarge, StaleReceipt
 from smista.core.message import Envelope, Publication, State
-from smista.core.publishing import Placed
 from smista.core.settings import QueueSettings
 from smista.core.settling import acknowledge
 from tests.core import invariants

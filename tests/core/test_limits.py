@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from smista.core.browsing import Filter
+from smista.core.entering import Placed
 from smista.core.errors import MessageTooLarge, QueueFull
 from smista.core.message import Publication, Reason, State
-from smista.core.publishing import Placed
 from smista.core.rate import RateLimit
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from tests.core import invariants

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from smista.core import publishing
+from smista.core import fan_out, publishing
 from smista.core.declaring import bind, declare_exchange
+from smista.core.entering import Placed
 from smista.core.errors import InvalidSettings, QueueFull
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Publication, Reason
@@ -254,8 +255,8 @@ def test_one_full_queue_does_not_keep_a_message_from_the_others() -> None:
     wide = bench.declare("wide")
     for number in range(2):
         publication = Publication(b"%d" % number)
-        results = publishing.publish_to_queues(bench.state, [bench.queue, wide], publication, now_ms=bench.now_ms)
-    assert [type(result) for result in results] == [QueueFull, publishing.Placed]
+        results = fan_out.publish_to_queues(bench.state, [bench.queue, wide], publication, now_ms=bench.now_ms)
+    assert [type(result) for result in results] == [QueueFull, Placed]
     assert isinstance(results[0], BrokerError)
     assert (bench.receive_bodies(), bench.receive_bodies(queue=wide)) == ([b"0"], [b"0", b"1"])
     invariants.check(bench.state)
@@ -265,7 +266,7 @@ def test_a_publish_that_is_no_use_does_not_keep_a_queue() -> None:
     bench = Bench(QueueSettings(expires_ms=HOUR_MS))
     bench.pass_time(ms=HOUR_MS - 1000)
     publishing.publish(bench.state, bench.queue, [Publication(b"x")], is_use=False, now_ms=bench.now_ms)
-    publishing.publish_to_queues(bench.state, [bench.queue], Publication(b"x"), is_use=False, now_ms=bench.now_ms)
+    fan_out.publish_to_queues(bench.state, [bench.queue], Publication(b"x"), is_use=False, now_ms=bench.now_ms)
     bench.pass_time(ms=2000)
     assert not bench.has_queue("orders")
 

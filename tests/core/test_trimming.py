@@ -8,9 +8,10 @@ import pytest
 
 from smista.core.due import run_due
 from smista.core.errors import QueueFull
+from smista.core.fan_out import publish_to_queues
 from smista.core.journal import Journal
 from smista.core.message import Message, Publication, Reason
-from smista.core.publishing import publish, publish_to_queues
+from smista.core.publishing import publish
 from smista.core.queue import Queue
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from smista.core.trimming import AT_ONCE, keep_limits

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from smista.core import browsing, claims, dead_letters, declaring, publishing, receiving, settling, staging
+from smista.core import browsing, claims, dead_letters, declaring, fan_out, publishing, receiving, settling, staging
 from smista.core.claims import Claim, Claimant
 from smista.core.errors import ConsumerInUse
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
@@ -130,13 +130,13 @@ class ReplayMachine(RuleBasedStateMachine):
     @rule(names=st.lists(NAMES, min_size=1, unique=True), publication=PUBLICATIONS)
     def publish_to_queues(self, names: list[str], publication: Publication) -> None:
         queues = [queue for name in names if (queue := self.find(name)) is not None]
-        publishing.publish_to_queues(self.world.state, queues, publication, now_ms=self.world.now_ms)
+        fan_out.publish_to_queues(self.world.state, queues, publication, now_ms=self.world.now_ms)
 
     @rule(exchange=st.sampled_from([*EXCHANGES, "amq.fanout"]), publication=PUBLICATIONS)
     def publish_to_exchange(self, exchange: str, publication: Publication) -> None:
         state = self.world.state
         with contextlib.suppress(BrokerError):
-            publishing.publish_to_exchange(state, state.namespace("/"), exchange, publication, now_ms=self.world.now_ms)
+            fan_out.publish_to_exchange(state, state.namespace("/"), exchange, publication, now_ms=self.world.now_ms)
 
     @rule(
         name=st.one_of(NAMES, st.just("plain_dlq")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smista.core import declaring, publishing, receiving, settling
+from smista.core.entering import Placed
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Message, Publication, Receipt
 from smista.core.queue import Queue
@@ -236,7 +237,7 @@ def test_deduplication_memory_survives_relocation_and_a_purge_forgets_it(world: 
         [Publication(b"x", Envelope(deduplication_id="1"))],
         now_ms=world.now_ms,
     )
-    assert isinstance(again, publishing.Placed)
+    assert isinstance(again, Placed)
     assert again.is_duplicate
     declaring.purge(world.state, world.state.queue("orders"), now_ms=world.now_ms)
     reclaim_through(world, world.recorder.position - 1)

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from smista.core import due, publishing, settling
+from smista.core import due, fan_out, settling
 from smista.core.calendar import Entry
 from smista.core.claims import Claim
+from smista.core.entering import Result, let_in, refuse
 from smista.core.limits import drops_first
 from smista.core.message import Message, Publication, Receipt
 from smista.core.queue import Queue
@@ -93,23 +94,23 @@ def refuse_before_noting(patch: Patch) -> None:
 
     def publish_to_queues(
         state: BrokerState, queues: Sequence[Queue], publication: Publication, *, is_use: bool = True, now_ms: int
-    ) -> list[publishing.Result]:
-        results: list[publishing.Result] = []
+    ) -> list[Result]:
+        results: list[Result] = []
         copies: list[tuple[Queue, Message]] = []
         for queue in queues:
             try:
-                message, placed = publishing._place(state, queue, publication, now_ms)
+                message, placed = let_in(state, queue, publication, now_ms)
             except BrokerError as refusal:
-                publishing._refuse(state, queue, publication, refusal, now_ms)
+                refuse(state, queue, publication, refusal, now_ms)
                 results.append(refusal)
                 continue
             results.append(placed)
             if message is not None:
                 copies.append((queue, message))
-        publishing._fan_out(state, copies, now_ms)
+        fan_out._note_copies(state, copies, now_ms)
         return results
 
-    patch.setattr(publishing, "publish_to_queues", publish_to_queues)
+    patch.setattr(fan_out, "publish_to_queues", publish_to_queues)
 
 
 def give_back_before_leaving(patch: Patch) -> None:

@@ -20,7 +20,7 @@ import smista.core.browsing
 import smista.core.claims
 import smista.core.dead_letters
 import smista.core.due
-import smista.core.publishing
+import smista.core.entering
 import smista.core.trimming
 import smista.engine.broker
 import smista.engine.claiming
@@ -54,7 +54,7 @@ _SIZES: tuple[tuple[ModuleType, str, object], ...] = (
     (smista.core.dead_letters, "DROPPED_AT_ONCE", 3),
     (smista.core.due, "RETIRED_AT_ONCE", 2),
     (smista.core.due, "ROWS_AT_ONCE", 2),
-    (smista.core.publishing, "DROPPED_AT_ONCE", 3),
+    (smista.core.entering, "DROPPED_AT_ONCE", 3),
     (smista.core.trimming, "AT_ONCE", 2),
     (smista.engine.claiming, "READ_AT_ONCE", 2),
     (smista.engine.claiming, "TAKEN_AT_ONCE", 2),

@@ -21,8 +21,9 @@ import msgspec
 
 from smista.core.errors import InvalidPriority, MessageTooLarge, QueueFull
 from smista.core.exchanges import route
+from smista.core.fan_out import publish_promised_to_several
 from smista.core.message import Publication
-from smista.core.publishing import publish_promised, publish_promised_to_several
+from smista.core.publishing import publish_promised
 from smista.core.queue import Queue
 from smista.core.settings import DAY_MS, PRIORITY_MAX, Overflow
 from smista.core.state import BrokerState

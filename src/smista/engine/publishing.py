@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from smista.core import publishing
+from smista.core import fan_out, publishing
+from smista.core.entering import Placed, Result
 from smista.core.message import Publication
 from smista.core.queue import Queue
 from smista.core.state import DEFAULT_NAMESPACE
@@ -54,7 +55,7 @@ class PublishingBroker(DeclaringBroker):
         now_ms = self._enter_within_limits()
         self._check_pressure()
         target = self._state.queue(queue, namespace)
-        placed: list[publishing.Result] = []
+        placed: list[Result] = []
         is_known = batch_id is not None and publishing.is_known_batch(target, batch_id, now_ms)
         sizes = [len(one.body) for one in publications]
         for part in (publications,) if is_known else _parts(target, publications, sizes):
@@ -68,7 +69,7 @@ class PublishingBroker(DeclaringBroker):
             placed += publishing.publish(self._state, target, part, batch=batch, is_use=is_use, now_ms=now_ms)
             self._after_part(now_ms)
         self._after()
-        return [self._published(one) if isinstance(one, publishing.Placed) else one for one in placed]
+        return [self._published(one) if isinstance(one, Placed) else one for one in placed]
 
     def publish_alike_now(
         self,
@@ -131,7 +132,7 @@ class PublishingBroker(DeclaringBroker):
         now_ms = self._enter_within_limits()
         self._check_pressure()
         try:
-            placed = publishing.publish_to_exchange(
+            placed = fan_out.publish_to_exchange(
                 self._state,
                 self._state.namespace(namespace),
                 exchange,
@@ -158,10 +159,10 @@ class PublishingBroker(DeclaringBroker):
         now_ms = self._enter_within_limits()
         self._check_pressure()
         found = [self._state.queue(name, namespace) for name in queues]
-        placed = publishing.publish_to_queues(self._state, found, publication, is_use=is_use, now_ms=now_ms)
+        placed = fan_out.publish_to_queues(self._state, found, publication, is_use=is_use, now_ms=now_ms)
         self._keep_limits(now_ms)
         self._after()
-        return [self._published(one) if isinstance(one, publishing.Placed) else one for one in placed]
+        return [self._published(one) if isinstance(one, Placed) else one for one in placed]
 
     @property
     def is_behind(self) -> bool:
@@ -172,7 +173,7 @@ class PublishingBroker(DeclaringBroker):
         """Wait until the log has caught up far enough to take more."""
         await self._keeper.room()
 
-    def _published(self, placed: publishing.Placed) -> Published:
+    def _published(self, placed: Placed) -> Published:
         return Published(
             placed.number, placed.created_at_ms, placed.queue, placed.position, placed.is_duplicate, self.ids
         )

@@ -16,9 +16,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from smista.core.checks import ID_LENGTH_MAX
 from smista.core.errors import NamespaceNotFound, QueueFull, QueueNotFound
 from smista.core.exchanges import ExchangeInternal, ExchangeNotFound
-from smista.core.publishing import ID_LENGTH_MAX
 from smista.engine import Broker, Envelope, Publication
 from smista.errors import BrokerError, ResourceLow
 from smista.protocols.amqp import content, frames, methods, routing

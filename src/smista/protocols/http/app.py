@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET
 
-from smista.core.publishing import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
+from smista.core.checks import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
 from smista.engine import Broker
 from smista.errors import BrokerClosed, BrokerError
 from smista.protocols.bulk.reader import LogReader

@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from smista import __version__
-from smista.core.publishing import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
+from smista.core.checks import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
 from smista.core.settings import _RANGES
 from smista.protocols.bulk.columns import CONTENT_TYPE
 from smista.protocols.http import log_paths

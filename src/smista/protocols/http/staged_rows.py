@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from smista.core.checks import ID_LENGTH_MAX
 from smista.core.message import FOREVER_MS, PLAIN, Envelope, Publication
-from smista.core.publishing import ID_LENGTH_MAX
 from smista.core.settings import PRIORITY_MAX
 from smista.core.staging import Load, Row
 from smista.engine.staging import STAGED_AT_ONCE

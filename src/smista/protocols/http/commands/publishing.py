@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from smista.core.checks import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
 from smista.core.errors import InvalidArgument, MessageTooLarge
 from smista.core.message import PLAIN, Envelope, Publication
-from smista.core.publishing import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine import Published
 from smista.errors import BrokerError
