@@ -16,6 +16,7 @@ from smista.core.counters import QueueStats
 from smista.core.due import run_due
 from smista.core.entering import Placed, Result
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
+from smista.core.limits import is_one_by_one
 from smista.core.message import Envelope, Message, Publication, Receipt
 from smista.core.publishing import Batch
 from smista.core.queue import Queue
@@ -141,7 +142,7 @@ class Bench:
         self, publications: list[Publication], *, batch_id: str | None = None, queue: Queue | None = None
     ) -> list[Result]:
         queue = queue or self.queue
-        step = 1 if publishing.is_one_by_one(queue) else max(1, len(publications))
+        step = 1 if is_one_by_one(queue) else max(1, len(publications))
         results: list[Result] = []
         for start in range(0, max(1, len(publications)), step):
             part = publications[start : start + step]
@@ -237,7 +238,8 @@ class Bench:
         self, messages: Iterable[Message], *, out_of: Queue | None = None, to: Queue | None = None
     ) -> list[Message]:
         out_of = out_of or self.find(self.queue.name + "_dlq")
-        moved = dead_letters.redrive(self.state, out_of, messages, to=to, now_ms=self.now_ms)
+        redriven = [dead_letters.redrive(self.state, out_of, one, to=to, now_ms=self.now_ms) for one in messages]
+        moved = [one for one in redriven if one is not None]
         self.keep_limits()
         return moved
 

@@ -375,6 +375,16 @@ def test_redriving_keeps_the_targets_limit_and_stops_there() -> None:
     invariants.check(bench.state)
 
 
+def test_what_is_parked_does_not_count_and_goes_back_only_where_there_is_room() -> None:
+    bench = Bench(QueueSettings(max_depth=1, dead_letter=DeadLetterMode.PARK))
+    kill(bench, b"parked")
+    bench.publish(b"next")
+    with pytest.raises(QueueFull, match="'orders' is full"):
+        bench.redrive(bench.matching(Filter(state=State.DEAD)), out_of=bench.queue)
+    assert bench.receive_bodies() == [b"next"]
+    invariants.check(bench.state)
+
+
 def test_a_message_redriven_twice_at_once_is_there_once(orders: Bench) -> None:
     kill(orders)
     [letter] = orders.dead_letters()

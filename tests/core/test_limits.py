@@ -197,7 +197,7 @@ def test_so_does_one_whose_ready_messages_are_too_few_bytes() -> None:
     invariants.check(bench.state)
 
 
-def test_a_queue_that_fills_with_anothers_dead_letters_keeps_it_out_of_all() -> None:
+def test_a_dead_letter_waits_where_it_is_while_the_message_that_pushes_it_out_fills_its_way() -> None:
     bench = Bench()
     first = bench.declare(
         "first", QueueSettings(max_depth=1, overflow=Overflow.DEAD_LETTER_OLDEST, dead_letter_queue="second")
@@ -205,10 +205,18 @@ def test_a_queue_that_fills_with_anothers_dead_letters_keeps_it_out_of_all() -> 
     second = bench.declare("second", QueueSettings(max_depth=1))
     bench.publish(b"old", queue=first)
     bench.fanout("all", second, first)
-    with pytest.raises(QueueFull, match="'second'"):
-        bench.publish_to("all", b"new")
-    everything = [*bench.browse(queue=first).messages, *bench.browse(queue=second).messages]
-    assert bodies(everything) == [b"old"]
+    bench.publish_to("all", b"new")
+    assert bodies(bench.browse(queue=first).messages) == [b"old", b"new"], "over its limit by one"
+    assert bodies(bench.browse(queue=second).messages) == [b"new"]
+    with pytest.raises(QueueFull, match="no dead-letter queue takes its oldest"):
+        bench.publish(queue=first)
+    bench.acknowledge(bench.receive_one(queue=second))
+    with pytest.raises(QueueFull, match="no dead-letter queue takes its oldest"):
+        bench.publish_to("all", b"newer")
+    bench.acknowledge(bench.receive_one(queue=first))
+    bench.publish(b"newer", queue=first)
+    assert bodies(bench.browse(queue=first).messages) == [b"newer"], "within its limit again"
+    assert bodies(bench.browse(queue=second).messages) == [b"new"]
     invariants.check(bench.state)
 
 

@@ -589,7 +589,7 @@ class BrokerBesideModel(RuleBasedStateMachine):
         found = self.queues["dead"].find(message.sequence)
         assert found is not None
         to = None if elsewhere is None else self.queues[elsewhere]
-        if target != "dead" and not self.has_room(target):
+        if (target != "dead" or message.state == DEAD) and not self.has_room(target):
             with pytest.raises(QueueFull):
                 self.bench.redrive([found], out_of=self.queues["dead"], to=to)
             return
@@ -604,7 +604,12 @@ class BrokerBesideModel(RuleBasedStateMachine):
         if not parked:
             return
         message = parked[which % len(parked)]
-        [moved] = self.bench.redrive([self.queues[queue].dead[message.sequence]], out_of=self.queues[queue])
+        found = self.queues[queue].dead[message.sequence]
+        if not self.has_room(queue):
+            with pytest.raises(QueueFull):
+                self.bench.redrive([found], out_of=self.queues[queue])
+            return
+        [moved] = self.bench.redrive([found], out_of=self.queues[queue])
         assert moved.number == message.number
         self.move(message, queue)
 

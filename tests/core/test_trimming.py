@@ -14,7 +14,7 @@ from smista.core.message import Message, Publication, Reason
 from smista.core.publishing import publish
 from smista.core.queue import Queue
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
-from smista.core.trimming import AT_ONCE, keep_limits
+from smista.core.trimming import TRIMMED_AT_ONCE, keep_limits
 from tests.core import invariants
 from tests.core.bench import Bench
 
@@ -99,10 +99,11 @@ def test_a_limit_that_was_lowered_is_reached_in_steps() -> None:
     bench = Bench(QueueSettings(limit_ready_only=True, max_depth=100_000, overflow=Overflow.DROP_OLDEST))
     bench.publish_all([Publication(b"x")] * 2000)
     bench.alter(DROPS)
+    assert list(bench.state.crowded) == [bench.queue], "also without another publish"
     publish(bench.state, bench.queue, [Publication(b"last")], now_ms=bench.now_ms)
     keep_limits(bench.state, serve=no_one, now_ms=bench.now_ms)
     left = bench.queue.depth
-    assert 2001 - (AT_ONCE + 2) <= left < 2001
+    assert 2001 - (TRIMMED_AT_ONCE + 2 * 2) <= left < 2001
     assert bench.state.crowded, "the rest has to be dropped too"
     bench.keep_limits()
     assert bench.queue.depth == 2
@@ -112,7 +113,7 @@ def test_a_limit_that_was_lowered_is_reached_in_steps() -> None:
 def test_dropping_keeps_pace_with_publishing(limit_ready_only: bool) -> None:
     bench = Bench(QueueSettings(limit_ready_only=limit_ready_only, max_depth=10, overflow=Overflow.DROP_OLDEST))
     for _ in range(5):
-        publications = [Publication(b"x")] * (4 * AT_ONCE)
+        publications = [Publication(b"x")] * (4 * TRIMMED_AT_ONCE)
         publish(bench.state, bench.queue, publications, now_ms=bench.now_ms)
         keep_limits(bench.state, serve=no_one, now_ms=bench.now_ms)
     assert bench.queue.depth == 10

@@ -208,7 +208,8 @@ class ReplayMachine(RuleBasedStateMachine):
                 if message.deaths and message.state in (State.READY, State.DEAD)
             ]
             with contextlib.suppress(BrokerError):
-                dead_letters.redrive(self.world.state, queue, found[:2], to=target, now_ms=self.world.now_ms)
+                for message in found[:2]:
+                    dead_letters.redrive(self.world.state, queue, message, to=target, now_ms=self.world.now_ms)
 
     # -- claims and commits -------------------------------------------------------------------------------------------
 

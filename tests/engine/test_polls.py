@@ -165,6 +165,16 @@ async def test_a_lease_out_of_range_is_refused(orders: Bench, lease_ms: int, wai
     assert orders.counts() == (1, 0, 0, 0)
 
 
+async def test_a_poll_ends_when_a_single_active_consumer_comes(orders: Bench) -> None:
+    await orders.declare("alone", QueueSettings(single_active_consumer=True))
+    polls = [asyncio.create_task(orders.broker.receive("alone", wait_ms=LONGEST_WAIT_MS)) for _ in range(2)]
+    await turns()
+    orders.broker.subscribe("alone", lambda deliveries: None)
+    errors = await asyncio.gather(*polls, return_exceptions=True)
+    assert [type(error) for error in errors] == [QueueInExclusiveUse] * 2
+    assert errors[0] is not errors[1]
+
+
 async def test_a_queue_with_a_single_active_consumer_is_not_polled_beside_it(orders: Bench) -> None:
     await orders.declare("alone", QueueSettings(single_active_consumer=True))
     await orders.publish(b"x", b"y", queue="alone")

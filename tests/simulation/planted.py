@@ -17,7 +17,7 @@ from smista.core.calendar import Entry
 from smista.core.claims import Claim
 from smista.core.entering import Result, let_in, refuse
 from smista.core.limits import drops_first
-from smista.core.message import Message, Publication, Receipt
+from smista.core.message import Deliveries, Message, Publication, Receipt
 from smista.core.queue import Queue
 from smista.core.state import BrokerState
 from smista.engine.broker import Broker
@@ -47,11 +47,11 @@ def serve_inside_commands(patch: Patch) -> None:
         brokers.clear()
         brokers[self._state] = self
 
-    def crowd_and_serve(self: BrokerState, queue: Queue, message: Message | None, now_ms: int) -> None:
-        crowd(self, queue, message, now_ms)
+    def crowd_and_serve(self: BrokerState, queue: Queue) -> None:
+        crowd(self, queue)
         broker = brokers.get(self)
         if broker is not None:
-            broker._keep_limits(now_ms)
+            broker._keep_limits(broker._clock.now_ms())
 
     patch.setattr(RunningBroker, "__init__", made)
     patch.setattr(BrokerState, "crowd", crowd_and_serve)
@@ -82,7 +82,7 @@ def note_readiness_last(patch: Patch) -> None:
         for queue, messages in readied.items():
             state.journal.became_ready(queue, messages, now_ms)
             if drops_first(queue):
-                state.crowd(queue, None, now_ms)
+                state.crowd(queue)
         return foreign
 
     patch.setattr("smista.engine.running.run_due", run_due)
@@ -107,7 +107,7 @@ def refuse_before_noting(patch: Patch) -> None:
             results.append(placed)
             if message is not None:
                 copies.append((queue, message))
-        fan_out._note_copies(state, copies, now_ms)
+        fan_out._note(state, copies, now_ms)
         return results
 
     patch.setattr(fan_out, "publish_to_queues", publish_to_queues)
@@ -197,7 +197,7 @@ def count_bytes_wrongly(patch: Patch) -> None:
 
 def trust_old_receipts(patch: Patch) -> None:
     """A receipt is good for whoever holds the message now."""
-    patch.setattr(settling, "_is_named", lambda message, receipt: True)
+    patch.setattr(Deliveries, "is_named_by", lambda deliveries, receipt: True)
 
 
 def keep_after_restart(patch: Patch) -> None:

@@ -29,7 +29,7 @@ def check_publication(state: BrokerState, queue: Queue, publication: Publication
     highest = PRIORITY_MAX if settings.clamp_priority else settings.max_priority
     if priority is not None and not (type(priority) is int and 0 <= priority <= highest):
         raise InvalidPriority(
-            f"Priority {priority!r} is not a whole number from 0 to {settings.max_priority}, "
+            f"Priority {priority!r} is not a whole number from 0 to {highest}, "
             f"which is what queue {queue.name!r} takes."
         )
     if publication.delay_ms is not None:

@@ -40,7 +40,7 @@ from smista.core.message import FOREVER_MS, Message, Reason, Receipt
 from smista.core.queue import Queue
 from smista.core.receiving import receive
 from smista.core.retry import spread
-from smista.core.settling import acknowledge, fail, release
+from smista.core.settling import acknowledge, fail, find_held, release
 from smista.core.state import BrokerState
 
 CLAIMANTS_KEPT = 1_000
@@ -320,9 +320,7 @@ def messages_of(state: BrokerState, queue: Queue, claim: Claim, start: int, end:
     for receipt in claim.receipts(start, end):
         message = in_flight.get(receipt.sequence)
         deliveries = None if message is None else message.deliveries
-        if message is None or deliveries is None:
-            continue
-        if deliveries.count == receipt.delivery and deliveries.run == receipt.run:
+        if message is not None and deliveries is not None and deliveries.is_named_by(receipt):
             found.append(message)
     expected = min(end, claim.row_count) - start
     if len(found) != expected:
@@ -411,13 +409,10 @@ def work_off(state: BrokerState, queue: Queue, claim: Claim, limit: int, *, chan
 
 
 def _give_back(state: BrokerState, claim: Claim, receipt: Receipt, chance: float, now_ms: int) -> bool:
-    queue = state.queues.get(receipt.queue)
-    message = None if queue is None else queue.in_flight.get(receipt.sequence)
-    deliveries = None if message is None else message.deliveries
-    if queue is None or message is None or deliveries is None:
+    held = find_held(state, receipt)
+    if held is None:
         return False
-    if (deliveries.count, deliveries.run) != (receipt.delivery, receipt.run):
-        return False
+    queue, message = held
     if claim.state is ClaimState.RELEASED:
         release(state, receipt, now_ms=now_ms)
     else:

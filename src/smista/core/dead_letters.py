@@ -3,6 +3,10 @@
 A move is one record: out of one queue and into the other. The message is a new object in its new queue, under a new
 sequence (so it stands behind what is there) and the same number; its past deliveries go into a `Death`, its count
 starts again. When no target can take it, it is parked, in state dead, where it is; it is never dropped in silence.
+
+Where a message can go is found first, and asked of each target without changing it; only then is a dead-letter queue
+made that is not there yet, and the message moved. A target that drops its oldest takes one too many and is left in
+`state.crowded`, see `trimming`.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import msgspec
 from smista.core.declaring import declare_queue, look_after
 from smista.core.errors import MessageNotFound, QueueFull
 from smista.core.exchanges import route
-from smista.core.limits import can_make_room, drops_first, has_room, may_not_stay
+from smista.core.limits import can_make_room, has_room
 from smista.core.message import Death, Envelope, Fate, Message, Reason, State
 from smista.core.queue import Queue, error_text
 from smista.core.settings import NAME_BYTES_MAX, DeadLetterMode, Overflow, QueueSettings
@@ -23,8 +27,6 @@ from smista.core.state import BrokerState
 
 DEAD_LETTER_SUFFIX = "_dlq"
 DEATHS_KEPT = 16
-DROPPED_AT_ONCE = 100
-"""How many messages one that enters may push out at once; `trimming` drops the rest, some at a time."""
 BODY_LOST = "The body cannot be read from the log, so the message cannot be moved to where its body is written again."
 MOVES = (DeadLetterMode.MOVE, DeadLetterMode.MOVE_OR_DROP)
 
@@ -78,15 +80,24 @@ def set_aside(state: BrokerState, queue: Queue, message: Message, fate: Fate) ->
     if mode is DeadLetterMode.DROP:
         discard(state, queue, message, fate.reason, now_ms=fate.at_ms)
         return True
-    targets = _targets(state, queue, message, fate) if mode in MOVES else []
-    if targets and not _can_be_written(state, queue, message, targets):
-        park(state, queue, message, Reason.DAMAGED, failed_by=fate.failed_by, error=BODY_LOST, now_ms=fate.at_ms)
-        return True
-    if targets:
-        _move_to(state, queue, message, targets, fate, _address(queue, message))
+    way = _find_way(state, queue, message, fate) if mode in MOVES else NO_WAY
+    if way.is_open:
+        if not _can_be_written(state, queue, message, way.targets):
+            park(state, queue, message, Reason.DAMAGED, failed_by=fate.failed_by, error=BODY_LOST, now_ms=fate.at_ms)
+            return True
+        targets = way.targets or [_make_target(state, queue, way.to_make, fate.at_ms)]
+        _move_to(state, queue, message, targets, fate, way.address)
     elif mode is DeadLetterMode.MOVE_OR_DROP:
         discard(state, queue, message, fate.reason, now_ms=fate.at_ms)
-    return bool(targets) or mode is DeadLetterMode.MOVE_OR_DROP
+    return way.is_open or mode is DeadLetterMode.MOVE_OR_DROP
+
+
+def can_set_aside(state: BrokerState, queue: Queue, message: Message, fate: Fate, count: int = 1) -> bool:
+    """Whether `set_aside` would get a message out of the queue as things are now, and so many in all like it."""
+    mode = queue.settings.dead_letter
+    if mode in (DeadLetterMode.DROP, DeadLetterMode.MOVE_OR_DROP):
+        return True
+    return mode in MOVES and _find_way(state, queue, message, fate, count).is_open
 
 
 def park(
@@ -136,45 +147,43 @@ def _move_to(
         state.journal.copied(copies, moved)
     for target, copy in ((targets[0], moved), *copies):
         look_after(target, fate.at_ms)
-        if may_not_stay(target, copy, fate.at_ms):
-            state.crowd(target, copy, fate.at_ms)
+        state.entered(target, copy, fate.at_ms)
     return moved
 
 
 def redrive(
     state: BrokerState,
     queue: Queue,
-    messages: Iterable[Message],
+    message: Message,
     *,
     to: Queue | None = None,
     now_ms: int,
-) -> list[Message]:
-    """Send dead letters back: to the queue each came from, or to `to`. Limits of the target hold; stops when full.
+) -> Message | None:
+    """Send a dead letter back: to the queue it came from, or to `to`, whose limits hold.
 
-    Deduplication does not apply, and the retry count starts again. Parked messages go back into their own queue. A
-    message that has left the queue since it was found is passed over.
+    Deduplication does not apply, and the retry count starts again. A parked message goes back into its own queue. None
+    where it has left the queue since it was found, or cannot be moved.
     """
-    moved: list[Message] = []
-    for message in messages:
-        if queue.find(message.sequence) is not message:
-            continue
-        target = to or source_of(state, queue, message)
-        if target is not queue and not has_room(target, message.body_bytes):
-            raise QueueFull(f"Queue {target.name!r} is full; what has not been redriven yet stays in {queue.name!r}.")
-        if not _can_be_written(state, queue, message, [target]):
-            if message.state is not State.DEAD:
-                park(state, queue, message, Reason.DAMAGED, error=BODY_LOST, now_ms=now_ms)
-            continue
-        moved.append(_move_to(state, queue, message, [target], Fate(Reason.REDRIVEN, None, "", now_ms)))
-    return moved
+    if queue.find(message.sequence) is not message:
+        return None
+    target = to or source_of(state, queue, message)
+    is_counted = target is queue and message.state is not State.DEAD
+    if not is_counted and not has_room(target, message.body_bytes):
+        raise QueueFull(f"Queue {target.name!r} is full; what has not been redriven yet stays in {queue.name!r}.")
+    if not _can_be_written(state, queue, message, [target]):
+        if message.state is not State.DEAD:
+            park(state, queue, message, Reason.DAMAGED, error=BODY_LOST, now_ms=now_ms)
+        return None
+    return _move_to(state, queue, message, [target], Fate(Reason.REDRIVEN, None, "", now_ms))
 
 
 def _can_be_written(state: BrokerState, source: Queue, message: Message, targets: list[Queue]) -> bool:
-    """Whether a move can do what it must with the body: asked before it begins, so that it never ends halfway.
+    """Whether a move can do what it must with the body: asked before it begins, so that it never ends halfway. Without
+    targets one is made that is like its source.
 
     Within the log a move leaves the body where it is. Copies, and a queue on only one side of it that is not durable,
     need its bytes."""
-    stays = len(targets) == 1 and source.settings.durable == targets[0].settings.durable
+    stays = not targets or (len(targets) == 1 and source.settings.durable == targets[0].settings.durable)
     return stays or state.journal.has_body(message)
 
 
@@ -266,32 +275,47 @@ def _die(queue: Queue, message: Message, fate: Fate) -> None:
 # -- where to ---------------------------------------------------------------------------------------------------------
 
 
-def _targets(state: BrokerState, queue: Queue, message: Message, fate: Fate) -> list[Queue]:
-    settings = queue.settings
+class _Way(msgspec.Struct, frozen=True):
+    """Where a dead letter can go: to queues that take it, or to one that has to be made first."""
+
+    targets: list[Queue] = []
+    to_make: str = ""
+    address: tuple[str, str] | None = None
+    """The exchange and key by which it goes there."""
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.targets or self.to_make)
+
+
+NO_WAY = _Way()
+
+
+def _find_way(state: BrokerState, queue: Queue, message: Message, fate: Fate, count: int = 1) -> _Way:
     namespace = state.namespaces[queue.namespace]
     address = _address(queue, message)
-    if address is not None:
+    if address is None:
+        name = queue.settings.dead_letter_queue or queue.name + DEAD_LETTER_SUFFIX
+        if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
+            return NO_WAY
+        if name not in namespace.queues:
+            return _Way(to_make=name)
+        names: Iterable[str] = (name,)
+    else:
         exchange, key = address
         if namespace.topology.find(exchange) is None:
-            return []
+            return NO_WAY
         headers, extra_keys = state.read_routing(message.envelope.properties)
-        if settings.dead_letter_routing_key is not None:
+        if queue.settings.dead_letter_routing_key is not None:
             extra_keys = ()
         names = route(namespace.topology, exchange, key, headers, namespace.queues.__contains__, extra_keys).queues
-        queues = [namespace.queues[name] for name in names]
-    elif settings.dead_letter_queue is not None:
-        target = namespace.queues.get(settings.dead_letter_queue)
-        queues = [target or _make_target(state, queue, settings.dead_letter_queue, fate.at_ms)]
-    else:
-        name = queue.name + DEAD_LETTER_SUFFIX
-        if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
-            return []
-        queues = [namespace.queues.get(name) or _make_target(state, queue, name, fate.at_ms)]
-    return [
+    found = [namespace.queues[name] for name in names]
+    targets = [
         target
-        for target in queues
-        if not _goes_in_a_circle(queue, target, message, fate) and _can_take(state, target, message, fate)
+        for target in found
+        if not _goes_in_a_circle(queue, target, message, fate) and _takes(target, message.body_bytes * count, count)
     ]
+    return _Way(targets, address=address)
 
 
 def _address(queue: Queue, message: Message) -> tuple[str, str] | None:
@@ -308,20 +332,11 @@ def _address(queue: Queue, message: Message) -> tuple[str, str] | None:
     return settings.dead_letter_exchange, key
 
 
-def _can_take(state: BrokerState, target: Queue, message: Message, fate: Fate) -> bool:
+def _takes(target: Queue, body_bytes: int, count: int) -> bool:
     """Whether a dead-letter queue has room, or makes some by dropping its oldest where it was declared so."""
-    if not drops_first(target) and not can_make_room(target, message.body_bytes):
-        return False
-    for _ in range(DROPPED_AT_ONCE):
-        if has_room(target, message.body_bytes):
-            return True
-        oldest = None if target.line is None else target.line.oldest()
-        if target.settings.overflow is not Overflow.DROP_OLDEST or oldest is None:
-            return False
-        discard(state, target, oldest, Reason.OVERFLOW, now_ms=fate.at_ms)
-    # A limit that was lowered, or one large body for many small ones: the rest goes when this is over.
-    state.crowd(target, None, fate.at_ms)
-    return True
+    if has_room(target, body_bytes, count):
+        return True
+    return target.settings.overflow is Overflow.DROP_OLDEST and can_make_room(target, body_bytes)
 
 
 def _goes_in_a_circle(source: Queue, target: Queue, message: Message, fate: Fate) -> bool:

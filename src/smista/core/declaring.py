@@ -12,6 +12,7 @@ import msgspec
 
 from smista.core.errors import DeadLetterCycle, InvalidArgument, QueueDiffers, QueueInUse, QueueNotEmpty
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings
+from smista.core.limits import is_over
 from smista.core.queue import Queue
 from smista.core.settings import DEFAULT, QueueSettings, check_name, check_settings, differences
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState, Namespace
@@ -78,6 +79,8 @@ def alter_queue(state: BrokerState, queue: Queue, settings: QueueSettings, *, no
         # A limit may be gone that held those who wait.
         state.woken.add(queue)
     state.journal.queue_declared(queue)
+    if is_over(queue):
+        state.crowd(queue)
 
 
 def delete_queue(

@@ -1,8 +1,9 @@
 """What happens when a deadline comes: schedules end, leases and claims run out, messages expire, queues are looked
 after.
 
-Done in slices: the caller says how many entries at most, so that a million messages expiring in one instant never hold
-up anybody else for long.
+Done in slices: the caller says how many entries of the calendar at most, so that a million messages expiring in one
+instant never hold up anybody else for long. A queue whose retention is over, or a claim, is one entry that stands for
+up to some hundred messages; it comes again for the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from smista.core.calendar import Entry
 from smista.core.claims import Claim, ClaimState, expire_claim, work_off
 from smista.core.dead_letters import expire
 from smista.core.declaring import delete_queue, schedule_check
-from smista.core.limits import may_not_stay
 from smista.core.message import Message, Reason, State
 from smista.core.queue import Queue
 from smista.core.retry import spread
@@ -25,7 +25,7 @@ ROWS_AT_ONCE = 250
 
 
 def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float = 0.0) -> list[Entry]:
-    """Do what is due, up to about `limit` things. Returns due entries that are not of the core (the engine's own)."""
+    """Do what is due, up to `limit` entries. Returns due entries that are not of the core (the engine's own)."""
     foreign: list[Entry] = []
     due = state.calendar.pop_due(now_ms, limit)
     # What becomes ready is one record per queue, so it comes first: nothing else may happen to it before that is noted.
@@ -58,8 +58,7 @@ def _become_ready(state: BrokerState, due: Sequence[Entry], now_ms: int) -> list
     for queue, messages in readied.items():
         state.journal.became_ready(queue, messages, now_ms)
         for message in messages:
-            if may_not_stay(queue, message, now_ms):
-                state.crowd(queue, message, now_ms)
+            state.entered(queue, message, now_ms)
     return others
 
 

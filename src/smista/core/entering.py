@@ -1,8 +1,11 @@
 """How one message enters one queue: checked, then deduplication, then limits, then it gets its sequence.
 
-A message that is refused changes nothing. Whatever has to leave a queue to make room leaves before anything enters: its
-records stand before those of the publish, and none of them is about a message that is not noted yet. The caller notes
-what entered, since several may share a record.
+First everything is asked that could refuse a message (`check_publication`, `find_duplicate`, `admit`), of every queue
+that it goes to, and nothing changes. Then room is made for it, and then it is stored, which nothing can refuse. So a
+message that is refused has changed nothing, and one that goes to several queues enters all of them.
+
+The caller notes what entered, since several may share a record. Whatever leaves to make room leaves before: none of its
+records is about a message that is not noted yet.
 """
 
 from __future__ import annotations
@@ -10,14 +13,15 @@ from __future__ import annotations
 import msgspec
 
 from smista.core.checks import check_publication
-from smista.core.dead_letters import DROPPED_AT_ONCE, discard, set_aside
+from smista.core.dead_letters import can_set_aside, discard, set_aside
 from smista.core.dedup import DedupMemory, Seen, dedup_key
 from smista.core.errors import QueueFull
-from smista.core.limits import MAKES_ROOM, can_make_room, has_room, is_limited, may_not_stay
+from smista.core.limits import MAKES_ROOM, can_make_room, has_room, is_limited, next_to_go, over_by
 from smista.core.message import Envelope, Fate, Message, Publication, Reason
 from smista.core.queue import Queue
 from smista.core.settings import Overflow
 from smista.core.state import BrokerState
+from smista.core.trimming import make_room
 from smista.errors import BrokerError
 
 
@@ -38,30 +42,50 @@ Result = Placed | BrokerError
 def let_in(
     state: BrokerState, queue: Queue, publication: Publication, now_ms: int, sent_as: str | None = None
 ) -> tuple[Message | None, Placed]:
-    """Let a publication in, or raise why not. The caller notes the message; None where it was stored before.
+    """Let a publication in, or raise why not. The caller notes the message; None where it was stored before."""
+    check_publication(state, queue, publication)
+    key = dedup_key(queue.settings, publication)
+    duplicate = find_duplicate(queue, key, now_ms, sent_as)
+    if duplicate is not None:
+        queue.counters.duplicates += 1
+        return None, duplicate
+    if is_limited(queue):
+        admit(state, queue, len(publication.body), now_ms)
+        make_room(state, queue, len(publication.body), now_ms)
+    message = store(state, queue, publication, key, now_ms, sent_as)
+    return message, placed(queue, message, now_ms)
+
+
+def find_duplicate(queue: Queue, key: str | None, now_ms: int, sent_as: str | None = None) -> Placed | None:
+    """Where a message is that was stored before under the same key, see `dedup_key`; None where it is new.
 
     `sent_as` names it as a part of its batch: one that has an id of its own and is sent again in the same batch is not
     stored again, but is no duplicate to whoever sends it.
     """
-    check_publication(state, queue, publication)
-    settings = queue.settings
-    envelope = publication.envelope
-    key = None
-    if envelope.deduplication_id is not None or settings.dedup_by_body:
-        key = dedup_key(settings, publication)
-        seen = seen_before(queue, key, now_ms)
-        if seen is not None:
-            queue.counters.duplicates += 1
-            sent = seen_before(queue, sent_as, now_ms)
-            is_again = sent is not None and sent.number == seen.number
-            return None, Placed(seen.number, seen.created_at_ms, 0, queue.name, not is_again)
-    if is_limited(queue):
-        make_room(state, queue, len(publication.body), now_ms)
-    message = enter(state, queue, publication, now_ms)
-    if key is not None:
-        remember(state, queue, key, message, now_ms)
-        if sent_as is not None:
-            remember(state, queue, sent_as, message, now_ms)
+    seen = seen_before(queue, key, now_ms)
+    if seen is None:
+        return None
+    sent = seen_before(queue, sent_as, now_ms)
+    is_again = sent is not None and sent.number == seen.number
+    return Placed(seen.number, seen.created_at_ms, 0, queue.name, not is_again)
+
+
+def admit(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int) -> None:
+    """Raise why a queue does not take one more body, if it does not. Changes nothing: others may refuse it yet."""
+    if has_room(queue, body_bytes):
+        return
+    overflow = queue.settings.overflow
+    goes = next_to_go(queue)
+    if overflow not in MAKES_ROOM or goes is None or not can_make_room(queue, body_bytes):
+        raise _full(queue)
+    # Parked here it would make no room. If others could not go before, they have to go too.
+    fate = Fate(Reason.OVERFLOW, None, "", now_ms)
+    if overflow is Overflow.DEAD_LETTER_OLDEST and not can_set_aside(state, queue, goes, fate, 1 + over_by(queue)):
+        raise QueueFull(f"Queue {queue.name!r} is full and no dead-letter queue takes its oldest; empty one of them.")
+
+
+def placed(queue: Queue, message: Message, now_ms: int) -> Placed:
+    """The answer for a message that has just entered."""
     line = queue.line
     if message.ready_at_ms > now_ms:
         position = len(queue.ready) + 1
@@ -70,10 +94,27 @@ def let_in(
         position = len(queue.ready)
     else:
         position = line.position(message.priority)
-    return message, Placed(message.number, now_ms, position, queue.name)
+    return Placed(message.number, now_ms, position, queue.name)
 
 
-def enter(state: BrokerState, queue: Queue, publication: Publication, now_ms: int) -> Message:
+def store(
+    state: BrokerState,
+    queue: Queue,
+    publication: Publication,
+    key: str | None,
+    now_ms: int,
+    sent_as: str | None = None,
+) -> Message:
+    """Put a message into a queue and remember its deduplication key. Refuses nothing; the caller notes it."""
+    message = _enter(state, queue, publication, now_ms)
+    if key is not None:
+        remember(state, queue, key, message, now_ms)
+        if sent_as is not None:
+            remember(state, queue, sent_as, message, now_ms)
+    return message
+
+
+def _enter(state: BrokerState, queue: Queue, publication: Publication, now_ms: int) -> Message:
     settings, envelope, priority = queue.settings, publication.envelope, publication.priority
     sequence = state.next_sequence
     state.next_sequence = sequence + 1
@@ -96,63 +137,18 @@ def enter(state: BrokerState, queue: Queue, publication: Publication, now_ms: in
     return message
 
 
-def enter_promised(state: BrokerState, queue: Queue, publication: Publication, now_ms: int) -> Message | None:
-    key = dedup_key(queue.settings, publication)
-    if seen_before(queue, key, now_ms) is not None:
-        queue.counters.duplicates += 1
-        return None
-    message = enter(state, queue, publication, now_ms)
-    if key is not None:
-        remember(state, queue, key, message, now_ms)
-    return message
-
-
-def crowd_promised(state: BrokerState, queue: Queue, message: Message, now_ms: int) -> None:
-    """Nothing made room for it, so its queue may hold too much now."""
-    if is_limited(queue) or may_not_stay(queue, message, now_ms):
-        state.crowd(queue, message, now_ms)
-
-
 def refuse(state: BrokerState, queue: Queue, publication: Publication, error: BrokerError, now_ms: int) -> None:
     """Count a publish that failed, and set the message aside where the queue wants that of what it has no room for."""
     queue.counters.rejected += 1
     if isinstance(error, QueueFull) and queue.settings.overflow is Overflow.DEAD_LETTER_NEWEST:
-        message = enter(state, queue, publication, now_ms)
+        message = _enter(state, queue, publication, now_ms)
         state.journal.enqueued(queue, (message,), now_ms)
         fate = Fate(Reason.OVERFLOW, None, "", now_ms)
         if not set_aside(state, queue, message, fate):
             discard(state, queue, message, Reason.OVERFLOW, now_ms=now_ms)
 
 
-def make_room(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int, *, is_dry: bool = False) -> None:
-    """Let the overflow policy see to it that one more body fits, or raise `QueueFull`. A dry run changes nothing."""
-    settings = queue.settings
-    for _ in range(DROPPED_AT_ONCE):
-        if has_room(queue, body_bytes):
-            return
-        oldest = queue.line.oldest() if settings.overflow in MAKES_ROOM and queue.line is not None else None
-        if oldest is None or not can_make_room(queue, body_bytes):
-            raise queue_full(queue)
-        if is_dry:
-            return
-        if settings.overflow is Overflow.DEAD_LETTER_OLDEST:
-            # Parked here it would make no room.
-            if not set_aside(state, queue, oldest, Fate(Reason.OVERFLOW, None, "", now_ms)):
-                raise QueueFull(
-                    f"Queue {queue.name!r} is full and no dead-letter queue takes its oldest; empty one of them."
-                )
-        else:
-            discard(state, queue, oldest, Reason.OVERFLOW, now_ms=now_ms)
-    # A limit that was lowered, or one large body for many small ones: the rest goes when this is over.
-    state.crowd(queue, None, now_ms)
-
-
-def will_take(state: BrokerState, queue: Queue, body_bytes: int) -> bool:
-    """Whether there is room, or will be when those have gone that have to."""
-    return has_room(queue, body_bytes) or queue in state.crowded
-
-
-def queue_full(queue: Queue) -> QueueFull:
+def _full(queue: Queue) -> QueueFull:
     settings = queue.settings
     is_too_deep = settings.max_depth is not None and queue.limited_depth >= settings.max_depth
     what = f"{queue.limited_depth} messages" if is_too_deep else f"{queue.limited_bytes} bytes"
@@ -160,10 +156,6 @@ def queue_full(queue: Queue) -> QueueFull:
         f"Queue {queue.name!r} is full: it holds {what} and its limit is "
         f"{settings.max_depth if is_too_deep else settings.max_bytes}; consume, purge or raise the limit."
     )
-
-
-def is_duplicate(queue: Queue, publication: Publication, now_ms: int) -> bool:
-    return seen_before(queue, dedup_key(queue.settings, publication), now_ms) is not None
 
 
 def seen_before(queue: Queue, key: str | None, now_ms: int) -> Seen | None:

@@ -1,37 +1,37 @@
 """Publishing to several queues: through an exchange to all that it routes to, or to queues that a caller names.
 
 What an exchange routes is stored in all queues or in none; queues named one by one take or refuse it each for itself.
-Either way room is made in all of them before the message enters one, and its copies share one body.
+Either way all of them are asked before anything changes, room is made in all before the message enters one, and its
+copies share one body.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from smista.core.checks import check_publication
 from smista.core.declaring import look_after
-from smista.core.entering import (
-    Placed,
-    Result,
-    crowd_promised,
-    enter_promised,
-    is_duplicate,
-    let_in,
-    make_room,
-    queue_full,
-    refuse,
-    will_take,
-)
+from smista.core.dedup import dedup_key
+from smista.core.entering import Placed, Result, admit, find_duplicate, placed, refuse, store
 from smista.core.exchanges import route
-from smista.core.limits import is_limited, may_not_stay
 from smista.core.message import Message, Publication
 from smista.core.publishing import publish
 from smista.core.queue import Queue
+from smista.core.settings import Overflow
 from smista.core.state import BrokerState, Namespace
+from smista.core.trimming import make_room
 from smista.errors import BrokerError
 
-ROUNDS = 3
-"""How often queues that fill each other, by their dead letters, are looked at for room."""
+
+class _Decided(msgspec.Struct, frozen=True):
+    """A queue that takes the message, or has it already."""
+
+    queue: Queue
+    key: str | None
+    """Under which it remembers it, see `dedup_key`."""
+    duplicate: Placed | None
 
 
 def publish_to_exchange(
@@ -56,97 +56,80 @@ def publish_to_exchange(
         if isinstance(result, BrokerError):
             raise result
         return [result]
-    for queue in queues:
-        check_publication(state, queue, publication)
-    _make_room_in_all(state, queues, publication, now_ms)
-    results: list[Placed] = []
-    copies: list[tuple[Queue, Message]] = []
+    decided = [_decide(state, queue, publication, now_ms) for queue in queues]
     for queue in queues:
         queue.used_at_ms = now_ms
-        message, placed = let_in(state, queue, publication, now_ms)
-        results.append(placed)
-        if message is not None:
-            copies.append((queue, message))
-    _note_copies(state, copies, now_ms)
-    return results
-
-
-def _make_room_in_all(state: BrokerState, queues: Sequence[Queue], publication: Publication, now_ms: int) -> None:
-    """Before anything enters: whoever is full says so while there is nothing to take back."""
-    body_bytes = len(publication.body)
-    needy = [queue for queue in queues if not is_duplicate(queue, publication, now_ms)]
-    for is_dry in (True, False):
-        for queue in needy:
-            make_room(state, queue, body_bytes, now_ms, is_dry=is_dry)
-            state.journal.between()
-    for queue in needy:
-        # What had to leave one of them may have gone to another.
-        if not will_take(state, queue, body_bytes):
-            raise queue_full(queue)
+    return _store(state, decided, publication, now_ms)
 
 
 def publish_to_queues(
     state: BrokerState, queues: Sequence[Queue], publication: Publication, *, is_use: bool = True, now_ms: int
 ) -> list[Result]:
     """Publish one message to several queues, each for itself: one that refuses it does not keep it from the others."""
+    decided: list[_Decided] = []
     refused: dict[Queue, BrokerError] = {}
-    for _ in range(ROUNDS):
-        # What had to leave one of them may have gone to another.
-        for queue in queues:
-            if queue not in refused:
-                try:
-                    _prepare(state, queue, publication, now_ms)
-                except BrokerError as error:
-                    refused[queue] = error
-    results: list[Result] = []
-    copies: list[tuple[Queue, Message]] = []
     for queue in queues:
         if is_use:
             queue.used_at_ms = now_ms
-        is_full = queue not in refused and not will_take(state, queue, len(publication.body))
-        if is_full and not is_duplicate(queue, publication, now_ms):
-            refused[queue] = queue_full(queue)
-        if queue in refused:
-            results.append(refused[queue])
-            continue
-        message, placed = let_in(state, queue, publication, now_ms)
-        results.append(placed)
-        if message is not None:
-            copies.append((queue, message))
-    _note_copies(state, copies, now_ms)
+        try:
+            decided.append(_decide(state, queue, publication, now_ms))
+        except BrokerError as error:
+            refused[queue] = error
+    stored = iter(_store(state, decided, publication, now_ms))
     for queue, refusal in refused.items():
         refuse(state, queue, publication, refusal, now_ms)
-    return results
-
-
-def _prepare(state: BrokerState, queue: Queue, publication: Publication, now_ms: int) -> None:
-    """Make room for a publication that may enter, or raise why it may not."""
-    check_publication(state, queue, publication)
-    if is_limited(queue) and not is_duplicate(queue, publication, now_ms):
-        make_room(state, queue, len(publication.body), now_ms)
+    return [refused[queue] if queue in refused else next(stored) for queue in queues]
 
 
 def publish_promised_to_several(
     state: BrokerState, queues: Sequence[Queue], publication: Publication, *, now_ms: int
 ) -> None:
     """As `publish_promised`, one message to several queues: one body for all of them."""
-    copies = [
-        (queue, message)
-        for queue in queues
-        if (message := enter_promised(state, queue, publication, now_ms)) is not None
-    ]
-    if copies:
-        state.journal.fanned_out(copies, now_ms)
-    for queue, message in copies:
-        crowd_promised(state, queue, message, now_ms)
-        look_after(queue, now_ms)
+    copies: list[tuple[Queue, Message]] = []
+    for queue in queues:
+        key = dedup_key(queue.settings, publication)
+        if find_duplicate(queue, key, now_ms) is None:
+            copies.append((queue, store(state, queue, publication, key, now_ms)))
+        else:
+            queue.counters.duplicates += 1
+    _note(state, copies, now_ms)
 
 
-def _note_copies(state: BrokerState, copies: Sequence[tuple[Queue, Message]], now_ms: int) -> None:
+def _decide(state: BrokerState, queue: Queue, publication: Publication, now_ms: int) -> _Decided:
+    """Raise why a queue does not take a message. Nothing changes: others may refuse it yet."""
+    check_publication(state, queue, publication)
+    key = dedup_key(queue.settings, publication)
+    duplicate = find_duplicate(queue, key, now_ms)
+    if duplicate is None:
+        admit(state, queue, len(publication.body), now_ms)
+    return _Decided(queue, key, duplicate)
+
+
+def _store(state: BrokerState, decided: Sequence[_Decided], publication: Publication, now_ms: int) -> list[Placed]:
+    """Nothing is refused here any more."""
+    results: list[Placed] = []
+    copies: list[tuple[Queue, Message]] = []
+    for one in decided:
+        # A dead letter could fill another of these queues: it goes when all have theirs, see `keep_limits`.
+        if one.duplicate is None and one.queue.settings.overflow is Overflow.DROP_OLDEST:
+            make_room(state, one.queue, len(publication.body), now_ms)
+            state.journal.between()
+    for one in decided:
+        if one.duplicate is not None:
+            one.queue.counters.duplicates += 1
+            results.append(one.duplicate)
+            continue
+        message = store(state, one.queue, publication, one.key, now_ms)
+        results.append(placed(one.queue, message, now_ms))
+        copies.append((one.queue, message))
+    _note(state, copies, now_ms)
+    return results
+
+
+def _note(state: BrokerState, copies: Sequence[tuple[Queue, Message]], now_ms: int) -> None:
     """Note one message that entered several queues."""
     if copies:
         state.journal.fanned_out(copies, now_ms)
     for queue, message in copies:
-        if may_not_stay(queue, message, now_ms):
-            state.crowd(queue, message, now_ms)
+        state.entered(queue, message, now_ms)
         look_after(queue, now_ms)

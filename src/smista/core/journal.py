@@ -1,7 +1,8 @@
 """Where the core notes what it does. The engine writes the notes into the log; recovery reads them back.
 
-One method per kind of record. A record is noted before or after the transition it describes, never in another turn: all
-records of one command stand in one block and become durable together. `Journal` itself notes nothing: a broker without
+One method per kind of record. A record is noted before or after the transition it describes, never in another turn.
+All records of one transition stand in one block and become durable together; where one is over and the next has not
+begun, the core says `between`. `Journal` itself notes nothing: a broker without
 a log, as in the tests of the core, uses it as it is.
 """
 

@@ -103,6 +103,10 @@ class Deliveries(msgspec.Struct, gc=False):
     """In which run of the broker the last one was: a crash may forget deliveries, whose numbers are then used again."""
     failures: tuple[Failure, ...] = ()
 
+    def is_named_by(self, receipt: Receipt) -> bool:
+        """Whether a receipt names the last of them."""
+        return self.count == receipt.delivery and self.run == receipt.run
+
 
 class Death(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One passage of a message into a dead-letter queue (or into the state dead in its own).

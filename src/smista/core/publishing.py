@@ -17,19 +17,9 @@ import msgspec
 
 from smista.core.checks import BATCH_ID_LENGTH_MAX, check_id, check_publication
 from smista.core.declaring import look_after
-from smista.core.dedup import Seen, batch_key, sent_key
-from smista.core.entering import (
-    Placed,
-    Result,
-    crowd_promised,
-    enter_promised,
-    is_duplicate,
-    let_in,
-    refuse,
-    remember,
-    seen_before,
-)
-from smista.core.limits import MAKES_ROOM, has_room, is_limited, may_not_stay
+from smista.core.dedup import Seen, batch_key, dedup_key, sent_key
+from smista.core.entering import Placed, Result, find_duplicate, let_in, refuse, remember, seen_before, store
+from smista.core.limits import has_room, is_limited
 from smista.core.message import PLAIN, Envelope, Message, Publication
 from smista.core.queue import Queue
 from smista.core.state import BrokerState
@@ -44,15 +34,6 @@ class Batch(msgspec.Struct, frozen=True):
     """The place of the first of these publications in the batch ..."""
     is_whole: bool = True
     """... and whether they are all of it."""
-
-
-def is_one_by_one(queue: Queue) -> bool:
-    """Whether a queue counts only what nobody holds, refuses what does not fit, and has consumers.
-
-    Whether one more fits is then known only when those have got what came before it: publish one at a time, with
-    `keep_limits` in between."""
-    settings = queue.settings
-    return queue.is_watched and settings.limit_ready_only and is_limited(queue) and settings.overflow not in MAKES_ROOM
 
 
 def publish(
@@ -88,12 +69,12 @@ def publish(
             _note_entered(state, queue, entered, now_ms)
             entered = []
         try:
-            message, placed = let_in(state, queue, publication, now_ms, _sent_as(publication, batch, place))
+            message, answer = let_in(state, queue, publication, now_ms, _sent_as(publication, batch, place))
         except BrokerError as error:
             refuse(state, queue, publication, error, now_ms)
             results.append(error)
             continue
-        results.append(placed)
+        results.append(answer)
         if message is not None:
             entered.append(message)
     _note_entered(state, queue, entered, now_ms)
@@ -106,8 +87,7 @@ def _note_entered(state: BrokerState, queue: Queue, entered: Sequence[Message], 
     if entered:
         state.journal.enqueued(queue, entered, now_ms)
         for message in entered:
-            if may_not_stay(queue, message, now_ms):
-                state.crowd(queue, message, now_ms)
+            state.entered(queue, message, now_ms)
         state.journal.between()
 
 
@@ -157,11 +137,17 @@ def publish_promised(state: BrokerState, queue: Queue, publications: Sequence[Pu
     if max(len(one.body) for one in publications) <= limit and _is_plain(queue, publications):
         _publish_plain(state, queue, publications, None, None, now_ms)
         return len(publications)
-    entered = [message for one in publications if (message := enter_promised(state, queue, one, now_ms)) is not None]
+    entered: list[Message] = []
+    for publication in publications:
+        key = dedup_key(queue.settings, publication)
+        if find_duplicate(queue, key, now_ms) is None:
+            entered.append(store(state, queue, publication, key, now_ms))
+        else:
+            queue.counters.duplicates += 1
     if entered:
         state.journal.enqueued(queue, entered, now_ms)
-        for message in entered:
-            crowd_promised(state, queue, message, now_ms)
+    for message in entered:
+        state.entered(queue, message, now_ms)
     look_after(queue, now_ms)
     return len(entered)
 
@@ -251,7 +237,8 @@ def _is_numbered(queue: Queue, publications: Sequence[Publication], batch: Batch
     if queue.dedup is None:
         return False
     return any(
-        is_duplicate(queue, _numbered(one, batch, place), now_ms) for place, one in enumerate(publications, batch.first)
+        find_duplicate(queue, dedup_key(queue.settings, _numbered(one, batch, place)), now_ms) is not None
+        for place, one in enumerate(publications, batch.first)
     )
 
 

@@ -24,20 +24,19 @@ Outcome = BrokerError | None
 
 def held(state: BrokerState, receipt: Receipt) -> tuple[Queue, Message]:
     """The queue and message of a delivery that is in flight under this receipt, or raise."""
-    queue = state.queues.get(receipt.queue)
-    if queue is None:
-        raise StaleReceipt("The receipt's queue has been deleted; its messages went with it.")
-    message = queue.in_flight.get(receipt.sequence)
-    if message is not None and _is_named(message, receipt):
-        return queue, message
-    raise _stale(queue, receipt)
+    found = find_held(state, receipt)
+    if found is None:
+        raise _stale(state.queues.get(receipt.queue), receipt)
+    return found
 
 
-def is_held(state: BrokerState, receipt: Receipt) -> bool:
-    """Whether the delivery that a receipt names is in flight."""
+def find_held(state: BrokerState, receipt: Receipt) -> tuple[Queue, Message] | None:
+    """The queue and message of the delivery that a receipt names; None where it is not in flight."""
     queue = state.queues.get(receipt.queue)
     message = None if queue is None else queue.in_flight.get(receipt.sequence)
-    return message is not None and _is_named(message, receipt)
+    if queue is None or message is None or message.deliveries is None or not message.deliveries.is_named_by(receipt):
+        return None
+    return queue, message
 
 
 def acknowledge(state: BrokerState, receipts: Iterable[Receipt], *, now_ms: int) -> list[Outcome]:
@@ -177,7 +176,7 @@ def _give_back(
     state.journal.given_back(queue, message, reason, due_at_ms, error, now_ms)
     queue.give_back(message, reason, due_at_ms, error, now_ms)
     if drops_first(queue):
-        state.crowd(queue, None, now_ms)
+        state.crowd(queue)
 
 
 def _acknowledgeable(state: BrokerState, receipt: Receipt) -> tuple[Queue, Message]:
@@ -188,28 +187,19 @@ def _acknowledgeable(state: BrokerState, receipt: Receipt) -> tuple[Queue, Messa
             message = queue.ready.get(receipt.sequence) or queue.scheduled.get(receipt.sequence)
         if message is not None:
             deliveries = message.deliveries
-            if (
-                deliveries is not None
-                and deliveries.count == receipt.delivery
-                and deliveries.run == receipt.run
-                and deliveries.is_open
-            ):
+            if deliveries is not None and deliveries.is_named_by(receipt) and deliveries.is_open:
                 return queue, message
     return held(state, receipt)
 
 
-def _is_named(message: Message, receipt: Receipt) -> bool:
-    """Whether the receipt names the last delivery of the message."""
-    deliveries = message.deliveries
-    return deliveries is not None and deliveries.count == receipt.delivery and deliveries.run == receipt.run
-
-
-def _stale(queue: Queue, receipt: Receipt) -> StaleReceipt:
+def _stale(queue: Queue | None, receipt: Receipt) -> StaleReceipt:
+    if queue is None:
+        return StaleReceipt("The receipt's queue has been deleted; its messages went with it.")
     message = queue.find(receipt.sequence)
     if message is None or message.state is State.DEAD:
         return StaleReceipt(f"The message has left queue {queue.name!r}: it was settled, expired or dead-lettered.")
     deliveries = message.deliveries
-    if deliveries is not None and deliveries.is_open and _is_named(message, receipt):
+    if deliveries is not None and deliveries.is_open and deliveries.is_named_by(receipt):
         return LeaseExpired(
             f"The lease ran out before this was settled; queue {queue.name!r} will deliver the message again. "
             "Extend the lease of slow work, or ask for a longer one."

@@ -22,10 +22,11 @@ import msgspec
 from smista.core.errors import InvalidPriority, MessageTooLarge, QueueFull
 from smista.core.exchanges import route
 from smista.core.fan_out import publish_promised_to_several
+from smista.core.limits import MAKES_ROOM, fits
 from smista.core.message import Publication
 from smista.core.publishing import publish_promised
 from smista.core.queue import Queue
-from smista.core.settings import DAY_MS, PRIORITY_MAX, Overflow
+from smista.core.settings import DAY_MS, PRIORITY_MAX
 from smista.core.state import BrokerState
 
 REMEMBERED_MS = 14 * DAY_MS
@@ -107,11 +108,7 @@ def check_load(state: BrokerState, queue: Queue, load: Load) -> None:
         raise InvalidPriority(
             f"Priority {load.priority_max} is above {highest}, the highest queue {queue.name!r} takes."
         )
-    if settings.overflow not in (Overflow.REJECT, Overflow.DEAD_LETTER_NEWEST):
-        return
-    is_too_deep = settings.max_depth is not None and queue.limited_depth + load.rows > settings.max_depth
-    is_too_big = settings.max_bytes is not None and queue.limited_bytes + load.body_bytes > settings.max_bytes
-    if is_too_deep or is_too_big:
+    if settings.overflow not in MAKES_ROOM and not fits(queue, load.body_bytes, load.rows):
         raise QueueFull(
             f"Queue {queue.name!r} has no room for {load.rows} messages of {load.body_bytes} bytes beside the "
             f"{queue.limited_depth} it holds; consume, purge or raise the limit."

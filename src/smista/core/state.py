@@ -14,6 +14,7 @@ from smista.core.calendar import Calendar
 from smista.core.errors import NamespaceNotFound, QueueNotFound
 from smista.core.exchanges import Topology
 from smista.core.journal import Journal
+from smista.core.limits import is_limited, is_over
 from smista.core.message import Message, State
 from smista.core.queue import Messages, Queue
 from smista.core.settings import QueueSettings
@@ -163,10 +164,14 @@ class BrokerState:
                 self.purged.pop()
         return bool(self.purged)
 
-    def crowd(self, queue: Queue, message: Message | None, now_ms: int) -> None:
-        """A message entered a queue, or came back to it, in which it may not be able to stay."""
+    def crowd(self, queue: Queue) -> None:
+        """A queue may hold more than its limits say."""
         self.crowded[queue] = self.crowded.get(queue, 0) + 1
-        if message is None or message.state is not State.READY or message.expires_at_ms is None:
-            return
-        if message.expires_at_ms <= now_ms:
+
+    def entered(self, queue: Queue, message: Message, now_ms: int) -> None:
+        """A message entered a queue, or became ready in it, and has been noted: does something have to go for it?"""
+        is_fleeting = message.expires_at_ms is not None and message.expires_at_ms <= now_ms
+        if is_fleeting and message.state is State.READY:
             self.fleeting.setdefault(queue, []).append(message)
+        if is_fleeting or (is_limited(queue) and (queue.settings.limit_ready_only or is_over(queue))):
+            self.crowd(queue)

@@ -1,16 +1,23 @@
-"""Keeping queues within their limits where everything is let in first, as RabbitMQ does it.
+"""Keeping queues within their limits: what has to go, goes here.
 
-In a queue with `limit_ready_only` a message counts against the limits only while nobody holds it. So whoever waits gets
-what is ready first, and only what nobody took must fit, or go; the same is true of a message whose time to live is
-over as it enters. Both need the consumers, whom the core does not know, and serving them is a transition of its own.
+A queue that takes one more although it is full lets go of what was there, before the newcomer enters (`make_room`), so
+that the newcomer is told its place. Room is made only when everything about the publish is decided: whoever is refused
+has pushed nobody out. What could not be done then is done when the command is over (`keep_limits`): the queue takes
+more than its limits say, and is left in `state.crowded`. So it is also where
 
-The rule is therefore: a command never serves and never trims. It notes its records, and leaves the queue in
-`state.crowded`. When the command is over, and nothing is half done, somebody calls `keep_limits`:
+- everything is let in first, as RabbitMQ does it. In a queue with `limit_ready_only` a message counts against the
+  limits only while nobody holds it: whoever waits gets what is ready, and only what nobody took must fit, or go. The
+  same is true of a message whose time to live is over as it enters. Both need the consumers, whom the core does not
+  know, and serving them is a transition of its own;
+- nothing may be refused any more: staged rows, messages that come back, dead letters, a limit that was lowered.
+
+The rule is that a command never serves: it notes its records, and when it is over and nothing is half done, somebody
+calls `keep_limits`:
 
     command ──▶ records noted, queue in `crowded` ──▶ command is over ──▶ keep_limits: serve, expire, drop
 
-Until then a queue may hold more than its limits say. One call does a bounded amount of work; what is left stays in
-`crowded` for the next one. Dropping keeps pace with publishing, since the bound grows with what entered.
+One call does a bounded amount of work; what is left stays in `crowded` for the next one. Dropping keeps pace with
+publishing, since the bound grows with what entered.
 """
 
 from __future__ import annotations
@@ -18,21 +25,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from smista.core.dead_letters import discard, expire, set_aside
-from smista.core.limits import MAKES_ROOM, is_over
-from smista.core.message import Fate, Message, Reason
+from smista.core.limits import MAKES_ROOM, drops_first, has_room, is_over, next_to_go
+from smista.core.message import Fate, Reason
 from smista.core.queue import Queue
 from smista.core.settings import Overflow
 from smista.core.state import BrokerState
 
-AT_ONCE = 250
+TRIMMED_AT_ONCE = 250
 """How many messages one call drops beyond twice what entered, and how many queues it looks at."""
+MADE_ROOM_AT_ONCE = 100
+"""How many messages one that enters may push out at once; the rest goes some at a time."""
 
 Serve = Callable[[Queue, int], None]
 
 
 def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> None:
     """Serve the crowded queues, then drop what nobody took and may not stay. Some may still be crowded afterwards."""
-    budget = AT_ONCE + 2 * sum(state.crowded.values())
+    budget = TRIMMED_AT_ONCE + 2 * sum(state.crowded.values())
     while state.crowded and budget > 0:
         queue, _ = state.crowded.popitem()
         if queue.is_deleted:
@@ -44,30 +53,36 @@ def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> None:
             if queue.ready.get(message.sequence) is message:
                 expire(state, queue, message, now_ms=now_ms)
                 state.journal.between()
-        budget -= 1 + _trim(state, queue, budget, now_ms)
-        if _dropped_next(queue) is not None:
-            # More than one call may do.
-            state.crowded.setdefault(queue, 0)
+        count = 0
+        while is_over(queue) and queue.settings.overflow in MAKES_ROOM:
+            if count >= budget:
+                # More than one call may do.
+                state.crowded.setdefault(queue, 0)
+                break
+            if not _let_go(state, queue, now_ms):
+                break
+            state.journal.between()
+            count += 1
+        budget -= 1 + count
 
 
-def _trim(state: BrokerState, queue: Queue, limit: int, now_ms: int) -> int:
-    """Drop what is over the limits, up to `limit` messages; returns how many."""
-    count = 0
-    while count < limit and (message := _dropped_next(queue)) is not None:
-        fate = Fate(Reason.OVERFLOW, None, "", now_ms)
-        if queue.settings.overflow is Overflow.DROP_OLDEST or not set_aside(state, queue, message, fate):
-            discard(state, queue, message, Reason.OVERFLOW, now_ms=now_ms)
-        state.journal.between()
-        count += 1
-    return count
+def make_room(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int) -> None:
+    """Let go of what has to leave for one more body that the queue takes, see `entering.admit`."""
+    for _ in range(MADE_ROOM_AT_ONCE):
+        if has_room(queue, body_bytes) or not _let_go(state, queue, now_ms):
+            return
 
 
-def _dropped_next(queue: Queue) -> Message | None:
-    """The message that must leave a queue that is over its limits; None while none must, or nobody's is there."""
-    if queue.line is None or queue.settings.overflow not in MAKES_ROOM or not is_over(queue):
-        return None
-    message = queue.line.first() if queue.settings.limit_ready_only else queue.line.oldest()
-    if message is None and queue.groups is not None:
-        # Of an ordered group only the first stands in line, and not even that one while it is in flight.
-        message = next(iter(queue.ready.values()), None)
-    return message
+def _let_go(state: BrokerState, queue: Queue, now_ms: int) -> bool:
+    """Have the next message leave a queue for its limits. False where none is ready, or where it should become a dead
+    letter and nobody takes it: then it stays, and the queue refuses what comes until somebody does."""
+    message = next_to_go(queue)
+    if message is None:
+        return False
+    if queue.settings.overflow is Overflow.DEAD_LETTER_OLDEST:
+        if set_aside(state, queue, message, Fate(Reason.OVERFLOW, None, "", now_ms)):
+            return True
+        if not drops_first(queue):
+            return False
+    discard(state, queue, message, Reason.OVERFLOW, now_ms=now_ms)
+    return True

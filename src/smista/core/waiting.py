@@ -5,6 +5,7 @@ Being served sends one to the back.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
 
@@ -45,3 +46,6 @@ class WaitingLine(Generic[W]):
 
     def __len__(self) -> int:
         return sum(map(len, self._rows.values()))
+
+    def __iter__(self) -> Iterator[W]:
+        return (waiting for row in self._rows.values() for waiting in row)

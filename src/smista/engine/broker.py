@@ -244,7 +244,7 @@ class Broker(LookingBroker):
         """The leases now end `lease_ms` from now."""
         now_ms = self._enter()
         outcomes = settling.extend(self._state, receipts, lease_ms, now_ms=now_ms)
-        await self._leave()
+        await self._done_durably()
         return outcomes
 
     def receipt_for(self, queue: str, message_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Receipt:
@@ -269,12 +269,7 @@ class Broker(LookingBroker):
         queue = self._state.queues.get(receipt.queue)
         message = None if queue is None else queue.find(receipt.sequence)
         deliveries = None if message is None else message.deliveries
-        return (
-            deliveries is not None
-            and deliveries.is_open
-            and deliveries.count == receipt.delivery
-            and deliveries.run == receipt.run
-        )
+        return deliveries is not None and deliveries.is_open and deliveries.is_named_by(receipt)
 
     def delivered_at_ms(self, receipt: Receipt) -> int | None:
         """When the delivery began that a receipt names; None where it is over."""

@@ -22,7 +22,7 @@ from smista.core.message import FOREVER_MS, Envelope, Message, Receipt
 from smista.core.queue import Queue
 from smista.core.receiving import peek
 from smista.core.settings import check_name, check_text
-from smista.core.settling import held, is_held
+from smista.core.settling import find_held
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState
 from smista.engine.clock import Clock
 from smista.engine.delivery import Delivery
@@ -116,7 +116,7 @@ class ClaimingBroker(LeavingBroker):
                 claim = await self._make_claim(source, consumer, after, [], max_rows, max_bytes, lease_ms)
         if claim is None and wait_ms:
             claim = await self._wait_and_claim(source, consumer, session, after, max_rows, max_bytes, lease_ms, wait_ms)
-        await self._leave()
+        await self._done_durably()
         return None if claim is None else _view(claim)
 
     async def _claim_at_hand(self, queue: Queue, consumer: str, session: str, after: int) -> Claim | None:
@@ -169,7 +169,7 @@ class ClaimingBroker(LeavingBroker):
                 # It ended while it was being made: what it has got goes back with it, and it gets no more.
                 return claim
             # Without what was purged since it was handed over.
-            messages = [held(self._state, receipt)[1] for receipt in receipts if is_held(self._state, receipt)]
+            messages = [found[1] for receipt in receipts if (found := find_held(self._state, receipt)) is not None]
             taken = claim.row_count if claim is not None else len(messages)
             claimed_bytes = sum(message.body_bytes for message in messages)
             if claim is not None:
@@ -261,11 +261,11 @@ class ClaimingBroker(LeavingBroker):
                     claims.look_up(source, claimant, up_to)
                 except ClaimExpired:
                     claims.count_late(self._state, source, claimant, up_to)
-                    await self._leave()
+                    await self._done_durably()
                     raise
             closed, late = claims.acknowledge_up_to(self._state, source, claimant, up_to)
             await self._work_off(source, closed)
-        await self._leave()
+        await self._done_durably()
         return sum(claim.settled_count for claim in closed), late + sum(claim.late_count for claim in closed)
 
     async def renew_claims(
@@ -278,7 +278,7 @@ class ClaimingBroker(LeavingBroker):
         source = self._state.queue(queue, namespace)
         claimant = self._seize(source, consumer, session, is_new=True)
         renewed = claims.renew(self._state, source, claimant, lease_ms, now_ms=now_ms)
-        await self._leave()
+        await self._done_durably()
         return [_view(claim) for claim in renewed]
 
     async def release_claims(
@@ -299,7 +299,7 @@ class ClaimingBroker(LeavingBroker):
             claimant = self._seize(source, consumer, session)
             closed = claims.release_after(self._state, source, claimant, after)
             await self._work_off(source, closed)
-        await self._leave()
+        await self._done_durably()
         return sum(claim.settled_count for claim in closed)
 
     def claims(

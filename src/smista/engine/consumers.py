@@ -1,18 +1,19 @@
 """Who waits for messages: long polls and subscriptions, and how messages reach them.
 
-    ready message ─▶ queue reports itself woken ─▶ `serve`, once at the end of the turn:
+    ready message ─▶ queue reports itself woken ─▶ `serve`, at the end of the turn, or before limits are kept:
         while somebody waits with credit and the queue has messages:
             the one that has waited longest gets its share, and goes to the back of the line
 
 A share is what is ready divided by those waiting, so that a burst is spread over all, and a single message goes to the
 longest-waiting one. A subscription has credit for `prefetch` unsettled deliveries and lives until it is cancelled; a
 long poll asks once. Bodies that are paged out are fetched first; the queue serves nobody else meanwhile, so that order
-holds.
+holds. Nor does it while very much goes back to it, see `leaving`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
@@ -92,10 +93,10 @@ class Subscription:
         "prefetch",
         "priority",
         "queue",
-        "several_per_group",
     )
 
     bytes_max = PUSHED_BYTES_MAX
+    several_per_group = False
 
     def __init__(
         self,
@@ -116,7 +117,6 @@ class Subscription:
         self.prefetch = prefetch
         self.priority = priority
         self.lease_ms = lease_ms
-        self.several_per_group = False
         self.held: dict[int, Receipt] = {}
         """By sequence, the receipts of what it has not settled."""
         self.fetching: list[Receipt] = []
@@ -195,9 +195,7 @@ class Consumers:
 
     def check_poll(self, queue: Queue) -> None:
         if queue.settings.single_active_consumer and self.count(queue):
-            raise QueueInExclusiveUse(
-                f"Queue {queue.name!r} serves a single active consumer; subscribe and wait to take over from it."
-            )
+            raise _in_exclusive_use(queue)
 
     def add_poll(self, poll: Poll) -> None:
         self._open(poll.queue).line.join(poll)
@@ -260,6 +258,8 @@ class Consumers:
         waited longest."""
         if queue.settings.single_active_consumer and watch.active is None and watch.subscriptions:
             watch.active = max(watch.subscriptions, key=lambda each: each.priority)
+            # Whoever polled before there was one would get messages beside it.
+            _end_polls(watch, _in_exclusive_use(queue))
             self.has_credit(watch.active)
 
     def _close_if_unused(self, queue: Queue, watch: Watch) -> None:
@@ -296,10 +296,7 @@ class Consumers:
         if watch is None:
             return
         error = error or deleted(queue)
-        while (waiting := watch.line.first()) is not None:
-            watch.line.leave(waiting)
-            if isinstance(waiting, Poll) and not waiting.answer.done():
-                waiting.answer.set_exception(error)
+        _end_polls(watch, error)
         # All of them are out of the line before the first one hears of it, and may do something about it.
         ended = list(watch.subscriptions)
         for subscription in ended:
@@ -317,6 +314,20 @@ class Consumers:
 
 def deleted(queue: Queue) -> QueueDeleted:
     return QueueDeleted(f"Queue {queue.name!r} was deleted meanwhile.")
+
+
+def _in_exclusive_use(queue: Queue) -> QueueInExclusiveUse:
+    return QueueInExclusiveUse(
+        f"Queue {queue.name!r} serves a single active consumer; subscribe and wait to take over from it."
+    )
+
+
+def _end_polls(watch: Watch, error: BrokerError) -> None:
+    for poll in [waiting for waiting in watch.line if isinstance(waiting, Poll)]:
+        watch.line.leave(poll)
+        if not poll.answer.done():
+            # One for each: whoever catches it may add to it.
+            poll.answer.set_exception(copy.copy(error))
 
 
 def _end(subscription: Subscription) -> None:

@@ -37,7 +37,7 @@ class DeclaringBroker(StagingBroker):
         queue = self._state.queue(name, namespace)
         declaring.alter_queue(self._state, queue, settings, now_ms=now_ms)
         self._consumers.settings_changed(queue)
-        await self._leave()
+        await self._done_durably()
 
     async def delete_queue(
         self,
@@ -52,7 +52,7 @@ class DeclaringBroker(StagingBroker):
         queue = self._state.queue(name, namespace)
         depth = declaring.delete_queue(self._state, queue, if_empty=if_empty, if_unused=if_unused, now_ms=now_ms)
         self._consumers.end(queue)
-        await self._leave()
+        await self._done_durably()
         return depth
 
     def delete_queue_now(self, number: int, *, if_no_subscriptions: bool = False) -> bool:
@@ -82,19 +82,19 @@ class DeclaringBroker(StagingBroker):
         """Remove exactly what is in the queue now; returns how many messages that was."""
         now_ms = self._enter_within_limits()
         count = declaring.purge(self._state, self._state.queue(name, namespace), ready_only=ready_only, now_ms=now_ms)
-        await self._leave()
+        await self._done_durably()
         return count
 
     async def pause(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Hand out nothing from this queue until it is resumed; publishing goes on."""
         self._enter()
         declaring.pause(self._state, self._state.queue(name, namespace), is_paused=True)
-        await self._leave()
+        await self._done_durably()
 
     async def resume(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         self._enter()
         declaring.pause(self._state, self._state.queue(name, namespace), is_paused=False)
-        await self._leave()
+        await self._done_durably()
 
     def queue_names(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
         self._enter()
@@ -132,22 +132,22 @@ class DeclaringBroker(StagingBroker):
     ) -> None:
         self._enter()
         declaring.declare_exchange(self._state, name, settings, namespace=namespace)
-        await self._leave()
+        await self._done_durably()
 
     async def delete_exchange(self, name: str, *, if_unused: bool = False, namespace: str = DEFAULT_NAMESPACE) -> None:
         self._enter()
         declaring.delete_exchange(self._state, self._state.namespace(namespace), name, if_unused=if_unused)
-        await self._leave()
+        await self._done_durably()
 
     async def bind(self, binding: Binding, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         self._enter()
         declaring.bind(self._state, self._state.namespace(namespace), binding)
-        await self._leave()
+        await self._done_durably()
 
     async def unbind(self, binding: Binding, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         self._enter()
         declaring.unbind(self._state, self._state.namespace(namespace), binding)
-        await self._leave()
+        await self._done_durably()
 
     def exchanges(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Exchange]:
         return list(self._state.namespace(namespace).topology.exchanges())

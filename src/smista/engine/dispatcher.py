@@ -9,7 +9,7 @@ from itertools import repeat
 from smista.core.message import Message, Receipt
 from smista.core.queue import Queue
 from smista.core.receiving import has_more, receive
-from smista.core.settling import is_held
+from smista.core.settling import find_held
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
 from smista.engine.consumers import Consumers, Poll, Subscription, Waiting, Watch, deleted
@@ -99,7 +99,7 @@ class Dispatcher:
             self._give_back(receipts)
             raise
         # Reading took time: leave out what was purged, set aside or handed to somebody else meanwhile.
-        left = [(m, receipt) for m, receipt in zip(messages, receipts, strict=True) if is_held(self._state, receipt)]
+        left = [(m, receipt) for m, receipt in zip(messages, receipts, strict=True) if find_held(self._state, receipt)]
         return self._make([message for message, _ in left], [receipt for _, receipt in left])
 
     def settled(self, messages: list[Message]) -> None:

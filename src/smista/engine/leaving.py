@@ -6,7 +6,8 @@
 
 Two rules are kept here. Whoever is leaving is out of the line before anything goes back: a consumer of a connection
 that has died must not be served what its neighbour gave back. And a queue serves nobody who waits until all of it is
-back, so that whoever takes over gets it in order, before what was behind it.
+back, so that whoever takes over gets it in order, before what was behind it. (Not so a queue that keeps only so many
+and drops the rest: there what comes back goes to whoever waits, or goes.)
 
 What goes back is named by receipts, and each is looked up when its turn comes: it may have been settled, purged or
 deleted since.
@@ -21,12 +22,12 @@ from typing import TypeVar
 
 from smista.core.limits import drops_first
 from smista.core.message import Reason, Receipt
-from smista.core.settling import fail, held, is_held
+from smista.core.settling import fail, find_held
 from smista.engine.consumers import Subscription
 from smista.engine.running import BREATH_S, SLICE, SLICE_S, RunningBroker
 from smista.errors import BrokerClosed, BrokerStopped
 
-AT_ONCE = 500
+SETTLED_AT_ONCE = 500
 """So many are settled in one turn of the loop: some 5 to 10 ms."""
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ class LeavingBroker(RunningBroker):
             for subscription in subscriptions:
                 if subscription.fetching:
                     self.release_now(subscription.fetching)
-            if len(receipts) > AT_ONCE:
+            if len(receipts) > SETTLED_AT_ONCE:
                 is_held_up_longer = True
                 # Whoever waits for it may be cancelled; it may not.
                 return asyncio.shield(self.run_errand(_give_back(receipts, give_back, go_on)))
@@ -99,9 +100,9 @@ class LeavingBroker(RunningBroker):
         """The consumer vanished with these: failed deliveries, ready again at once. Those that are over stay so."""
         now_ms = self._enter()
         for receipt in receipts:
-            if is_held(self._state, receipt):
-                queue, message = held(self._state, receipt)
-                fail(self._state, queue, message, Reason.VANISHED, delay_ms=0, now_ms=now_ms)
+            held = find_held(self._state, receipt)
+            if held is not None:
+                fail(self._state, *held, Reason.VANISHED, delay_ms=0, now_ms=now_ms)
                 self._keeper.seal_if_large()
         self._after()
 

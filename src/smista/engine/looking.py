@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 from smista.core import browsing, dead_letters, receiving, settling
 from smista.core.browsing import ANY, Filter
-from smista.core.errors import InvalidArgument, MessageNotFound, QueueDeleted
+from smista.core.errors import InvalidArgument, MessageNotFound, QueueDeleted, QueueFull, QueueNotFound
 from smista.core.message import Message, Reason, State
 from smista.core.queue import Queue
 from smista.core.state import DEFAULT_NAMESPACE
@@ -84,7 +84,8 @@ class LookingBroker(PublishingBroker):
 
         What is in the queue when this starts, narrowed by `wanted` and `limit`; what is in flight is left alone, and
         so is what never died, unless `to` says where it shall go. A dry run only counts. `QueueFull` when a target
-        takes no more: what was moved until then stays moved.
+        takes no more, `QueueNotFound` when one is not there (any more); what was moved until then stays moved, and the
+        error says how many that were.
         """
         self._enter()
         if per_second is not None and per_second <= 0:
@@ -99,9 +100,14 @@ class LookingBroker(PublishingBroker):
                 continue
             if not dry_run:
                 _check_there(target, moved)
-                if not dead_letters.redrive(self._state, source, [message], to=target, now_ms=self._enter()):
-                    continue
+                now_ms = self._enter()
+                try:
+                    is_moved = dead_letters.redrive(self._state, source, message, to=target, now_ms=now_ms) is not None
+                except (QueueFull, QueueNotFound) as error:
+                    raise type(error)(f"{error} {moved} messages had been moved.") from None
                 self._after()
+                if not is_moved:
+                    continue
                 if per_second is not None:
                     await asyncio.sleep(1 / per_second)
             moved += 1
@@ -119,7 +125,7 @@ class LookingBroker(PublishingBroker):
                 dead_letters.discard(self._state, source, message, Reason.CANCELLED, now_ms=self._enter())
                 self._after()
                 count += 1
-        await self._leave()
+        await self._done_durably()
         return count
 
     async def _matching(self, queue: Queue, wanted: Filter) -> AsyncIterator[Message]:
@@ -149,14 +155,14 @@ class LookingBroker(PublishingBroker):
         now_ms = self._enter()
         source = self._state.queue(queue, namespace)
         settling.reschedule(self._state, source, self._sequence(source, message_id), due_at_ms, now_ms=now_ms)
-        await self._leave()
+        await self._done_durably()
 
     async def cancel_scheduled(self, queue: str, message_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Remove a message that has not become ready yet."""
         now_ms = self._enter()
         source = self._state.queue(queue, namespace)
         settling.cancel(self._state, source, self._sequence(source, message_id), now_ms=now_ms)
-        await self._leave()
+        await self._done_durably()
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from smista.core import fan_out, publishing
 from smista.core.entering import Placed, Result
+from smista.core.limits import is_one_by_one
 from smista.core.message import Publication
 from smista.core.queue import Queue
 from smista.core.state import DEFAULT_NAMESPACE
@@ -142,7 +143,7 @@ class PublishingBroker(DeclaringBroker):
                 now_ms=now_ms,
             )
         finally:
-            # Also where it is refused: what made room for it until then has gone elsewhere.
+            # Also where it is refused: it may have become a dead letter.
             self._keep_limits(now_ms)
             self._after()
         return [self._published(one) for one in placed]
@@ -181,7 +182,7 @@ class PublishingBroker(DeclaringBroker):
 
 def _parts(queue: Queue, publications: Sequence[P], sizes: list[int]) -> Iterator[Sequence[P]]:
     """A batch as it enters: whole, unless that is too much for one block, or its queue has to serve in between."""
-    if publishing.is_one_by_one(queue):
+    if is_one_by_one(queue):
         yield from (publications[place : place + 1] for place in range(len(publications)))
         return
     if sum(sizes) <= STEP_BYTES_MAX:

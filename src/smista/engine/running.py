@@ -275,7 +275,7 @@ class RunningBroker:
         self._keep_limits(now_ms)
         return now_ms
 
-    async def _leave(self) -> None:
+    async def _done_durably(self) -> None:
         self._after()
         await self._keeper.durable()
 
@@ -384,4 +384,4 @@ class RunningBroker:
 
 
 def _poll_count(watch: Watch) -> int:
-    return sum(isinstance(waiting, Poll) for row in watch.line._rows.values() for waiting in row)
+    return sum(isinstance(waiting, Poll) for waiting in watch.line)

@@ -58,7 +58,7 @@ class StagingBroker(ClaimingBroker):
             staging.check_load(self._state, queue, load)
         commit.at_ms = now_ms
         staging.begin(self._state, commit)
-        await self._leave()
+        await self._done_durably()
 
     async def publish_staged(self, commit: Commit, rows: Sequence[Row]) -> None:
         """Publish the next rows of a commit, some at a time, each time in one step with the note of it."""

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from smista.engine import AT_ONCE, FOREVER_MS, CreditPool, Receipt, in_slices
+from smista.engine import FOREVER_MS, SETTLED_AT_ONCE, CreditPool, Receipt, in_slices
 from smista.protocols.amqp import arguments, content, frames, methods
 from smista.protocols.amqp.consuming import Consumer, raw_properties, routed_by
 from smista.protocols.amqp.declaring import Declaring
@@ -312,7 +312,6 @@ class Channel:
         if consumer is not None:
             self.connection.flush()
             self.broker.cancel(consumer.subscription, keeps_held=True)
-            self.broker.release_now(consumer.subscription.fetching)
             self.connection.consumer_left(consumer)
         if not method.no_wait:
             self.send(methods.BasicCancelOk(method.consumer_tag))
@@ -399,7 +398,7 @@ class Channel:
         taken = self.unacked.take(tag, multiple)
         if self.transaction is not None:
             self.transaction.settle(Settlement.ACK, taken)
-        elif len(taken) > AT_ONCE:
+        elif len(taken) > SETTLED_AT_ONCE:
             return self.settle(Settlement.ACK, taken)
         else:
             self.connection.acknowledge(taken.values())
@@ -425,7 +424,7 @@ class Channel:
         """Settle at once, or, where they are very many, in slices: a coroutine, which has to come to its end."""
         receipts = list(taken.values())
         settle = self._settle_by(settlement)
-        if len(receipts) <= AT_ONCE:
+        if len(receipts) <= SETTLED_AT_ONCE:
             settle(receipts)
             return None
         if settlement is Settlement.REQUEUE:

@@ -53,11 +53,7 @@ class Holding(Outgoing):
         if not self._is_broker_well:
             return
         broker = self.door.broker
-        rest = broker.leave(
-            [consumer.subscription for consumer in consumers],
-            receipts,
-            lambda some: broker.nack_now(some, requeue=True, delay_ms=0),
-        )
+        rest = broker.leave([consumer.subscription for consumer in consumers], receipts, broker.vanish_now)
         for consumer in consumers:
             self.consumer_left(consumer)
         if rest is not None:

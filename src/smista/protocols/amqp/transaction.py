@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
-from smista.engine import AT_ONCE, Receipt, in_slices
+from smista.engine import SETTLED_AT_ONCE, Receipt, in_slices
 from smista.protocols.amqp.replies import PRECONDITION_FAILED, ChannelClosing
 from smista.protocols.amqp.unacked import Settlement
 
@@ -96,7 +96,7 @@ class Transaction:
     def roll_back(self) -> Coroutine[Any, Any, None] | None:
         """Nothing was published, and what was settled is unacked as before: at once, or, where it is very much, in
         slices, by a coroutine, which has to come to its end."""
-        if sum(len(taken) for _, taken in self._settlements) <= AT_ONCE:
+        if sum(len(taken) for _, taken in self._settlements) <= SETTLED_AT_ONCE:
             self.drop()
             return None
         _, settlements = self._take()
@@ -133,7 +133,7 @@ class Transaction:
             publisher.publish(channel, target, prepared, bodies, queues)
             count += len(bodies)
             body_bytes += sum(map(len, bodies))
-            if count >= AT_ONCE or body_bytes >= SLICE_BYTES:
+            if count >= SETTLED_AT_ONCE or body_bytes >= SLICE_BYTES:
                 publisher.flush()
                 if self.is_refused:
                     return
@@ -152,7 +152,7 @@ class Transaction:
                 await work
             settlements.popleft()
             count += len(taken)
-            if count >= AT_ONCE:
+            if count >= SETTLED_AT_ONCE:
                 await asyncio.sleep(0)
                 count = 0
 

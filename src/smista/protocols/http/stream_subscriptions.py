@@ -22,7 +22,7 @@ from typing import Any
 from msgspec import UNSET
 
 from smista.core.errors import ConsumerNotFound, InvalidReceipt
-from smista.engine import AT_ONCE, FOREVER_MS, Broker, Delivery, Receipt, Subscription, in_slices
+from smista.engine import FOREVER_MS, SETTLED_AT_ONCE, Broker, Delivery, Receipt, Subscription, in_slices
 from smista.errors import BrokerClosed, BrokerError, BrokerStopped
 from smista.protocols.http.commands.base import Success
 from smista.protocols.http.commands.receiving import common_action, show_outcome
@@ -227,7 +227,7 @@ class Subscriptions:
             return await self._extend([holders[tag].held[tag] for tag in tags], command.lease_ms)
         receipts = [holders.pop(tag).held.pop(tag) for tag in tags]
         settle = self._settle_by(command)
-        if len(receipts) <= AT_ONCE:
+        if len(receipts) <= SETTLED_AT_ONCE:
             return list(settle(receipts))
         results: list[Any] = []
 
@@ -255,13 +255,13 @@ class Subscriptions:
                 raise AssertionError(command)
 
     async def _extend(self, receipts: list[Receipt], lease_ms: int) -> list[Any]:
-        if len(receipts) <= AT_ONCE:
+        if len(receipts) <= SETTLED_AT_ONCE:
             return list(await self._broker.extend(receipts, lease_ms))
         results: list[Any] = []
 
         async def extend_all() -> None:
-            for start in range(0, len(receipts), AT_ONCE):
-                results.extend(await self._broker.extend(receipts[start : start + AT_ONCE], lease_ms))
+            for start in range(0, len(receipts), SETTLED_AT_ONCE):
+                results.extend(await self._broker.extend(receipts[start : start + SETTLED_AT_ONCE], lease_ms))
 
         await self._run_errand(extend_all(), ())
         return results
