@@ -63,7 +63,7 @@ def public(kind: type) -> set[str]:
 
 def test_every_call_of_a_client_is_listed() -> None:
     listed = CLIENT.split("## Calls")[1].split("## Errors")[0]
-    inside = {"put_chunk", "receive_as", "subscribe_as"}
+    inside = {"put_batch", "receive_as", "subscribe_as"}
     assert public(AsyncClient) - inside == set(re.findall(r"`(\w+)`", listed)) - {"page_size"}
 
 

@@ -1,8 +1,8 @@
 import pytest
 from msgspec import UNSET
 
+from smista.client.batch import raw_message
 from smista.client.publication import Properties, Publication, body_of
-from smista.client.publisher import raw_message
 from smista.core.errors import InvalidArgument
 
 

@@ -30,7 +30,7 @@ def calls(kind: type) -> dict[str, list[str]]:
     }
 
 
-INSIDE = {"put_chunk", "receive_as", "subscribe_as"}
+INSIDE = {"put_batch", "receive_as", "subscribe_as"}
 
 
 def test_both_clients_have_the_same_calls_with_the_same_parameters() -> None:

@@ -3,7 +3,7 @@
 Memory is bounded by the batches under way, whatever the source holds. A source that is an async iterator is read ahead
 by one batch, so that a slow one still has its messages sent as they come.
 
-    source ──▶ Chunk, Chunk, ... ──▶ Publisher.put (waits for room) ──▶ Tally, in order of the source
+    source ──▶ Batch, Batch, ... ──▶ Publisher.put (waits for room) ──▶ Tally, in order of the source
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-import msgspec
-
 from smista.client.answers import Published, PutSummary
+from smista.client.batch import Batch, body_size, message_size, raw_message
 from smista.client.publication import Publication, body_of
-from smista.client.publisher import MESSAGE_BYTES, published, raw_message
+from smista.client.publisher import published
 from smista.client.session import Pending
-from smista.client.wire import BatchAnswer, PublishBatch, Result, decode_batch_answer
+from smista.client.wire import BatchAnswer, Result, decode_batch_answer
 from smista.core.errors import MessageTooLarge
 from smista.errors import BrokerError
 
@@ -30,111 +29,66 @@ OnProgress: TypeAlias = Callable[[int], object]
 OnResult: TypeAlias = Callable[[int, Published | BrokerError], object]
 
 
-class Chunk:
-    """Some messages in a row: bodies of one content type, or whole messages."""
-
-    __slots__ = ("bodies", "content_type", "messages", "own_ids", "size")
-
-    def __init__(self, content_type: str | None, *, is_plain: bool) -> None:
-        self.bodies: list[bytes] = []
-        self.messages: list[msgspec.Raw] | None = None if is_plain else []
-        self.content_type = content_type
-        self.own_ids: set[int] = set()
-        """The places of those that have deduplication ids of their own."""
-        self.size = 0
-
-    @property
-    def has_own_ids(self) -> bool:
-        return bool(self.own_ids)
-
-    @property
-    def count(self) -> int:
-        return len(self.bodies) if self.messages is None else len(self.messages)
-
-    def payload(self, queue: str, *, brief: bool) -> PublishBatch:
-        if self.messages is None:
-            return PublishBatch(queue, bodies=self.bodies, content_type=self.content_type, brief=brief)
-        # Of those with ids of their own it matters which one was a duplicate.
-        return PublishBatch(queue, messages=self.messages, brief=brief and not self.own_ids)
-
-
-class Chunker:
-    """Cuts what it is fed: a chunk is given out when it has `batch_count` messages or `batch_bytes`, or when the next
+class Cutter:
+    """Cuts what it is fed: a batch is given out when it has `batch_count` messages or `batch_bytes`, or when the next
     message is of another kind."""
 
     def __init__(self, batch_count: int, batch_bytes: int) -> None:
         self._batch_count = batch_count
         self._batch_bytes = batch_bytes
-        self._chunk: Chunk | None = None
+        self._batch: Batch | None = None
 
-    def feed(self, message: object) -> Chunk | None:
+    def feed(self, message: object) -> Batch | None:
         if type(message) is bytes:
             return self._feed_body(message, None)
         if isinstance(message, Publication):
             return self._feed_publication(message)
         return self._feed_body(*body_of(message))
 
-    def rest(self) -> Chunk | None:
-        chunk, self._chunk = self._chunk, None
-        return chunk
+    def rest(self) -> Batch | None:
+        batch, self._batch = self._batch, None
+        return batch
 
-    def _feed_body(self, body: bytes, content_type: str | None) -> Chunk | None:
-        size = len(body) + MESSAGE_BYTES
-        chunk = self._chunk
-        full = None
-        if (
-            chunk is None
-            or chunk.messages is not None
-            or chunk.content_type != content_type
-            or len(chunk.bodies) >= self._batch_count
-            or chunk.size + size > self._batch_bytes
-        ):
-            full, chunk = chunk, Chunk(content_type, is_plain=True)
-            self._chunk = chunk
-        chunk.bodies.append(body)
-        chunk.size += size
+    def _feed_body(self, body: bytes, content_type: str | None) -> Batch | None:
+        batch, full = self._batch, None
+        if batch is None or not (batch.holds_bodies_of(content_type) and self._has_room(batch, body_size(body))):
+            full, batch = batch, Batch(content_type)
+            self._batch = batch
+        batch.add_body(body, content_type)
         return full
 
-    def _feed_publication(self, publication: Publication) -> Chunk | None:
+    def _feed_publication(self, publication: Publication) -> Batch | None:
         message = raw_message(publication)
-        size = len(memoryview(message))
-        chunk = self._chunk
-        full = None
-        if (
-            chunk is None
-            or chunk.messages is None
-            or len(chunk.messages) >= self._batch_count
-            or chunk.size + size > self._batch_bytes
-        ):
-            full, chunk = chunk, Chunk(None, is_plain=False)
-            self._chunk = chunk
-        assert chunk.messages is not None
-        if publication.deduplication_id is not None:
-            chunk.own_ids.add(len(chunk.messages))
-        chunk.messages.append(message)
-        chunk.size += size
+        batch, full = self._batch, None
+        if batch is None or batch.messages is None or not self._has_room(batch, message_size(message)):
+            full, batch = batch, Batch()
+            self._batch = batch
+        batch.add_message(message, has_own_id=publication.deduplication_id is not None)
         return full
 
+    def _has_room(self, batch: Batch, size: int) -> bool:
+        return batch.has_room(size, count_max=self._batch_count, bytes_max=self._batch_bytes)
 
-def chunks(source: Iterable[Any], batch_count: int, batch_bytes: int) -> Iterator[Chunk]:
-    chunker = Chunker(batch_count, batch_bytes)
+
+def batches(source: Iterable[Any], batch_count: int, batch_bytes: int) -> Iterator[Batch]:
+    cutter = Cutter(batch_count, batch_bytes)
     for message in source:
-        if full := chunker.feed(message):
+        if full := cutter.feed(message):
             yield full
-    if rest := chunker.rest():
+    if rest := cutter.rest():
         yield rest
 
 
-async def chunks_as_they_come(source: AsyncIterable[Any], batch_count: int, batch_bytes: int) -> AsyncIterator[Chunk]:
-    """As `chunks`, but what is there is given out when the source has nothing more just now."""
-    chunker = Chunker(batch_count, batch_bytes)
-    full: deque[Chunk] = deque()
+async def batches_as_they_come(source: AsyncIterable[Any], batch_count: int, batch_bytes: int) -> AsyncIterator[Batch]:
+    """As `batches`, but what is there is given out when the source has nothing more just now."""
+    cutter = Cutter(batch_count, batch_bytes)
+    full: deque[Batch] = deque()
     has_some, is_taken = asyncio.Event(), asyncio.Event()
 
     async def read() -> None:
         async for message in source:
-            if chunk := chunker.feed(message):
-                full.append(chunk)
+            if batch := cutter.feed(message):
+                full.append(batch)
                 is_taken.clear()
                 has_some.set()
                 await is_taken.wait()
@@ -151,9 +105,9 @@ async def chunks_as_they_come(source: AsyncIterable[Any], batch_count: int, batc
             while full:
                 yield full.popleft()
                 is_taken.set()
-                # The reader goes first: as long as it has more, chunks are full ones.
+                # The reader goes first: as long as it has more, batches are full ones.
                 await asyncio.sleep(0)
-            if rest := chunker.rest():
+            if rest := cutter.rest():
                 yield rest
         await reader  # raises what the source raised
     finally:
@@ -161,7 +115,7 @@ async def chunks_as_they_come(source: AsyncIterable[Any], batch_count: int, batc
 
 
 class Tally:
-    """Counts what becomes of the chunks, in order."""
+    """Counts what becomes of the batches, in order."""
 
     def __init__(self, on_progress: OnProgress | None, on_result: OnResult | None) -> None:
         self.summary = PutSummary()
@@ -169,18 +123,18 @@ class Tally:
         self._on_progress = on_progress
         self._on_result = on_result
 
-    def count(self, pending: Pending, chunk: Chunk) -> None:
+    def count(self, pending: Pending, batch: Batch) -> None:
         """Count an answered batch; raises what the broker refuses all of them for, this batch and any other."""
         try:
             answer = decode_batch_answer(pending.answer.result())
         except MessageTooLarge as error:
             # As a request, which says nothing of the next one.
-            for _ in range(chunk.count):
+            for _ in range(batch.count):
                 self._count_outcome(error)
         else:
             if answer.results:
                 for place, result in enumerate(answer.results):
-                    self._count_one(result, is_ours=pending.is_resent and place not in chunk.own_ids)
+                    self._count_one(result, is_ours=pending.is_resent and place not in batch.own_ids)
             else:
                 self._count_brief(answer, is_ours=pending.is_resent)
         if self._on_progress is not None:
@@ -194,11 +148,11 @@ class Tally:
         for refusal in answer.errors:
             self._count_refused(start + refusal.index, refusal.error())
 
-    def count_rest(self, rest: Iterable[tuple[Pending, Chunk]], error: BrokerError) -> None:
+    def count_rest(self, rest: Iterable[tuple[Pending, Batch]], error: BrokerError) -> None:
         """Count what was under way when a batch was refused with `error`, and note there how many were accepted."""
-        for pending, chunk in rest:
+        for pending, batch in rest:
             with contextlib.suppress(BrokerError):
-                self.count(pending, chunk)
+                self.count(pending, batch)
         error.add_note(f"{self.summary.accepted} messages before these were accepted.")
 
     def _count_one(self, result: Result, *, is_ours: bool) -> None:

@@ -13,55 +13,24 @@ import asyncio
 import itertools
 import secrets
 
-import msgspec
-
 from smista.client.answers import Published
+from smista.client.batch import Batch, body_size, message_size, raw_message
 from smista.client.publication import Publication
 from smista.client.session import Pending, Session
 from smista.client.window import Window
-from smista.client.wire import PublishBatch, Result, decode_batch_answer, encode
-from smista.core.errors import InvalidArgument
+from smista.client.wire import PublishBatch, Result, decode_batch_answer
 from smista.errors import BrokerError
 
-BATCH_COUNT = 500
-BATCH_BYTES = 256 * 1024
-MESSAGE_BYTES = 64
-"""What a message costs on the way beside its body, about."""
 
+class _Turn(Batch):
+    """What is published to one queue in this turn of the loop, and what becomes of it."""
 
-class _Batch:
-    """What is published to one queue in this turn: bodies of one content type as long as that is all there is to say,
-    whole messages else."""
-
-    __slots__ = ("bodies", "content_type", "count", "done", "is_resent", "messages", "size")
+    __slots__ = ("done", "is_resent")
 
     def __init__(self, content_type: str | None) -> None:
-        self.bodies: list[bytes] = []
-        self.messages: list[msgspec.Raw] | None = None
-        self.content_type = content_type
-        self.count = 0
-        self.size = 0
+        super().__init__(content_type)
         self.done: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
         self.is_resent = False
-
-    def add_body(self, body: bytes, content_type: str | None) -> int:
-        """Returns its place."""
-        if self.messages is not None or content_type != self.content_type:
-            return self.add_message(raw_message(Publication(body=body, content_type=content_type)))
-        self.bodies.append(body)
-        return self._grown(len(body) + MESSAGE_BYTES)
-
-    def add_message(self, message: msgspec.Raw) -> int:
-        if self.messages is None:
-            said = self.content_type
-            self.messages = [raw_message(Publication(body=body, content_type=said)) for body in self.bodies]
-        self.messages.append(message)
-        return self._grown(len(memoryview(message)))
-
-    def _grown(self, size: int) -> int:
-        self.size += size
-        self.count += 1
-        return self.count - 1
 
     def answered(self, pending: Pending) -> None:
         error = pending.answer.exception()
@@ -90,7 +59,7 @@ class Publisher:
         self._namespace = namespace
         self._deduplicate = deduplicate
         self._window = Window(unconfirmed_max, unconfirmed_bytes_max)
-        self._open: dict[str, _Batch] = {}
+        self._open: dict[str, _Turn] = {}
         self._client_id = secrets.token_urlsafe(9)
         self._numbers = itertools.count(1)
 
@@ -100,31 +69,31 @@ class Publisher:
 
     async def publish(self, queue: str, body: bytes, content_type: str | None) -> Published:
         """Publish a message of which there is nothing else to say."""
-        size = len(body) + MESSAGE_BYTES
+        size = body_size(body)
         await self._window.enter(1, size)
         try:
             batch = self._batch(queue, size, content_type)
-            place = batch.add_body(body, content_type)
-            return await self._published(batch, place)
+            return await _published(batch, batch.add_body(body, content_type))
         finally:
             self._window.leave(1, size)
 
     async def publish_message(self, queue: str, publication: Publication) -> Published:
         message = raw_message(publication)
-        size = len(memoryview(message))
+        size = message_size(message)
         await self._window.enter(1, size)
         try:
             batch = self._batch(queue, size, None)
-            place = batch.add_message(message)
-            return await self._published(batch, place, has_own_id=publication.deduplication_id is not None)
+            place = batch.add_message(message, has_own_id=publication.deduplication_id is not None)
+            return await _published(batch, place)
         finally:
             self._window.leave(1, size)
 
-    async def put(self, payload: PublishBatch, count: int, size: int) -> Pending:
+    async def put(self, queue: str, batch: Batch, *, brief: bool) -> Pending:
         """Send a whole batch when there is room for it."""
+        count, size = batch.count, batch.size
         await self._window.enter(count, size)
         try:
-            pending = self._request(payload)
+            pending = self._request(batch.payload(queue, brief=brief))
         except BaseException:
             self._window.leave(count, size)
             raise
@@ -138,17 +107,17 @@ class Publisher:
         payload.namespace = self._namespace
         return self._session.request("queue.publish_batch", payload, is_repeatable=payload.batch_id is not None)
 
-    def _batch(self, queue: str, size: int, content_type: str | None) -> _Batch:
+    def _batch(self, queue: str, size: int, content_type: str | None) -> _Turn:
         """The batch of this turn that a message goes into."""
         batch = self._open.get(queue)
-        if batch is not None and (batch.count >= BATCH_COUNT or batch.size + size > BATCH_BYTES):
+        if batch is not None and not batch.has_room(size):
             self._send(queue)
             batch = None
         if batch is None:
             self._session.check_open()
             if not self._open:
                 asyncio.get_running_loop().call_soon(self._flush)
-            batch = self._open[queue] = _Batch(content_type)
+            batch = self._open[queue] = _Turn(content_type)
         return batch
 
     def _flush(self) -> None:
@@ -157,29 +126,18 @@ class Publisher:
 
     def _send(self, queue: str) -> None:
         batch = self._open.pop(queue)
-        if batch.messages is None:
-            payload = PublishBatch(queue, bodies=batch.bodies, content_type=batch.content_type)
-        else:
-            payload = PublishBatch(queue, messages=batch.messages)
         try:
-            pending = self._request(payload)
+            pending = self._request(batch.payload(queue))
         except BrokerError as error:
             batch.failed(error)
         else:
             pending.answer.add_done_callback(lambda _: batch.answered(pending))
 
-    async def _published(self, batch: _Batch, place: int, *, has_own_id: bool = False) -> Published:
-        # Shared by all of the batch: one that is cancelled must not cancel the others.
-        results = await asyncio.shield(batch.done)
-        return published(results[place], is_ours=batch.is_resent and not has_own_id)
 
-
-def raw_message(publication: Publication) -> msgspec.Raw:
-    """A message as it travels; raises `InvalidArgument` where it cannot."""
-    try:
-        return msgspec.Raw(encode(publication))
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        raise InvalidArgument(f"What is said of the message cannot be sent: {error}.") from None
+async def _published(batch: _Turn, place: int) -> Published:
+    # Shared by all of the batch: one that is cancelled must not cancel the others.
+    results = await asyncio.shield(batch.done)
+    return published(results[place], is_ours=batch.is_resent and place not in batch.own_ids)
 
 
 def published(result: Result, *, is_ours: bool) -> Published:

@@ -10,10 +10,11 @@ from typing import Any, Unpack
 from msgspec import UNSET
 
 from smista.client.answers import Published, PutSummary, Routed, RoutedList
-from smista.client.bulk import Chunk, OnProgress, OnResult, Tally, chunks, chunks_as_they_come
+from smista.client.batch import BATCH_BYTES, BATCH_COUNT, Batch
+from smista.client.bulk import OnProgress, OnResult, Tally, batches, batches_as_they_come
 from smista.client.calls import Calls
 from smista.client.publication import Properties, Publication, body_of
-from smista.client.publisher import BATCH_BYTES, BATCH_COUNT, Publisher
+from smista.client.publisher import Publisher
 from smista.client.session import Pending, heard
 from smista.core.settings import check_text
 from smista.errors import BrokerError
@@ -56,22 +57,21 @@ class PublishingCalls(Calls):
         """
         check_text("queue", queue)
         tally = Tally(on_progress, on_result)
-        under_way: deque[tuple[Pending, Chunk]] = deque()
+        under_way: deque[tuple[Pending, Batch]] = deque()
 
-        async def put(chunk: Chunk) -> None:
-            payload = chunk.payload(queue, brief=tally.is_brief)
-            under_way.append((await self._publisher.put(payload, chunk.count, chunk.size), chunk))
+        async def put(batch: Batch) -> None:
+            under_way.append((await self._publisher.put(queue, batch, brief=tally.is_brief), batch))
             await asyncio.sleep(0)  # or nothing would leave before the window is full
             while under_way and under_way[0][0].answer.done():
                 tally.count(*under_way.popleft())
 
         try:
             if isinstance(messages, AsyncIterable):
-                async for chunk in chunks_as_they_come(messages, batch_count, batch_bytes):
-                    await put(chunk)
+                async for batch in batches_as_they_come(messages, batch_count, batch_bytes):
+                    await put(batch)
             else:
-                for chunk in chunks(messages, batch_count, batch_bytes):
-                    await put(chunk)
+                for batch in batches(messages, batch_count, batch_bytes):
+                    await put(batch)
             while under_way:
                 await asyncio.wait({under_way[0][0].answer})
                 tally.count(*under_way.popleft())
@@ -86,9 +86,9 @@ class PublishingCalls(Calls):
                 pending.answer.add_done_callback(heard)
         return tally.summary
 
-    async def put_chunk(self, queue: str, chunk: Chunk, *, brief: bool) -> Pending:
+    async def put_batch(self, queue: str, batch: Batch, *, brief: bool) -> Pending:
         """Send one batch of a `put_many` that another thread drives; returns when it is answered."""
-        pending = await self._publisher.put(chunk.payload(queue, brief=brief), chunk.count, chunk.size)
+        pending = await self._publisher.put(queue, batch, brief=brief)
         await asyncio.wait({pending.answer})
         return pending
 

@@ -27,12 +27,12 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from smista.client.answers import PutSummary
 from smista.client.async_client import AsyncClient
-from smista.client.bulk import Chunk, OnProgress, OnResult, Tally, chunks
+from smista.client.batch import BATCH_BYTES, BATCH_COUNT, Batch
+from smista.client.bulk import OnProgress, OnResult, Tally, batches
 from smista.client.errors import ClientClosed
 from smista.client.message import SyncDelivery
 from smista.client.pages import Pages
 from smista.client.portal import Call, Portal, Work, call_on
-from smista.client.publisher import BATCH_BYTES, BATCH_COUNT
 from smista.client.session import Pending
 from smista.client.settling import RELEASE
 from smista.client.sync_subscription import SyncPages, SyncSubscription
@@ -140,23 +140,23 @@ class Client:
         """As `AsyncClient.put_many`. The messages are taken, and the callbacks called, in the calling thread."""
         check_text("queue", queue)
         tally = Tally(on_progress, on_result)
-        under_way: deque[tuple[Call[Pending], Chunk]] = deque()
+        under_way: deque[tuple[Call[Pending], Batch]] = deque()
 
         def count_first() -> None:
-            call, chunk = under_way.popleft()
-            tally.count(call.wait(), chunk)
+            call, batch = under_way.popleft()
+            tally.count(call.wait(), batch)
 
         try:
-            for chunk in chunks(messages, batch_count, batch_bytes):
-                put = functools.partial(self._client.put_chunk, queue, chunk, brief=tally.is_brief)
+            for batch in batches(messages, batch_count, batch_bytes):
+                put = functools.partial(self._client.put_batch, queue, batch, brief=tally.is_brief)
                 call = self._portal.submit(put)
-                under_way.append((call, chunk))
+                under_way.append((call, batch))
                 while under_way and (under_way[0][0].is_done or len(under_way) >= _BATCHES_UNDER_WAY_MAX):
                     count_first()
             while under_way:
                 count_first()
         except BrokerError as error:
-            tally.count_rest([(call.wait(), chunk) for call, chunk in under_way], error)
+            tally.count_rest([(call.wait(), batch) for call, batch in under_way], error)
             raise
         return tally.summary
 

@@ -1,0 +1,81 @@
+"""A batch: messages of one queue that travel in one request."""
+
+from __future__ import annotations
+
+import msgspec
+
+from smista.client.publication import Publication
+from smista.client.wire import PublishBatch, encode
+from smista.core.errors import InvalidArgument
+
+BATCH_COUNT = 500
+BATCH_BYTES = 256 * 1024
+MESSAGE_BYTES = 64
+"""What a message costs on the way beside its body, about."""
+
+
+class Batch:
+    """Bodies of one content type as long as that is all there is to say, whole messages else."""
+
+    __slots__ = ("bodies", "content_type", "messages", "own_ids", "size")
+
+    def __init__(self, content_type: str | None = None) -> None:
+        self.bodies: list[bytes] = []
+        self.messages: list[msgspec.Raw] | None = None
+        self.content_type = content_type
+        self.own_ids: set[int] = set()
+        """The places of those that have deduplication ids of their own."""
+        self.size = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.bodies) if self.messages is None else len(self.messages)
+
+    def has_room(self, size: int, *, count_max: int = BATCH_COUNT, bytes_max: int = BATCH_BYTES) -> bool:
+        return self.count < count_max and self.size + size <= bytes_max
+
+    def holds_bodies_of(self, content_type: str | None) -> bool:
+        """Whether all that is here are bodies of this content type."""
+        return self.messages is None and self.content_type == content_type
+
+    def add_body(self, body: bytes, content_type: str | None) -> int:
+        """Returns its place."""
+        if not self.holds_bodies_of(content_type):
+            return self.add_message(raw_message(Publication(body=body, content_type=content_type)), has_own_id=False)
+        self.size += body_size(body)
+        self.bodies.append(body)
+        return len(self.bodies) - 1
+
+    def add_message(self, message: msgspec.Raw, *, has_own_id: bool) -> int:
+        """Returns its place."""
+        if self.messages is None:
+            said = self.content_type
+            self.messages = [raw_message(Publication(body=body, content_type=said)) for body in self.bodies]
+        place = len(self.messages)
+        if has_own_id:
+            self.own_ids.add(place)
+        self.size += message_size(message)
+        self.messages.append(message)
+        return place
+
+    def payload(self, queue: str, *, brief: bool = False) -> PublishBatch:
+        if self.messages is None:
+            return PublishBatch(queue, bodies=self.bodies, content_type=self.content_type, brief=brief)
+        # Of those with ids of their own it matters which one was a duplicate.
+        return PublishBatch(queue, messages=self.messages, brief=brief and not self.own_ids)
+
+
+def body_size(body: bytes) -> int:
+    return len(body) + MESSAGE_BYTES
+
+
+def message_size(message: msgspec.Raw) -> int:
+    return len(memoryview(message))
+
+
+def raw_message(publication: Publication) -> msgspec.Raw:
+    """A message as it travels; raises `InvalidArgument` where it cannot."""
+    try:
+        return msgspec.Raw(encode(publication))
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise InvalidArgument(f"What is said of the message cannot be sent: {error}.") from None
