@@ -52,8 +52,8 @@ class Staging:
         self._commits: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._staging: Counter[tuple[str, str]] = Counter()
         """How many parts of each batch are on their way in."""
-        self._discarding: set[tuple[str, str]] = set()
-        """Batches whose files are being removed: nothing else may be done with them until that is over."""
+        self._discarding: dict[tuple[str, str], asyncio.Task[int]] = {}
+        """By batch: its files are being removed, and nothing else may be done with them until that is over."""
         self._sweeping: asyncio.Task[None] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -70,6 +70,7 @@ class Staging:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._discarding.values(), return_exceptions=True)
         if self._folder is None and self._files is not None:
             await asyncio.to_thread(shutil.rmtree, self._files.folder, ignore_errors=True)
 
@@ -106,11 +107,13 @@ class Staging:
         writer = await asyncio.to_thread(StageWriter, self.files, stage)
         try:
             pending: list[bytes] = []
+            pending_bytes = 0
             async for chunk in chunks:
                 pending.append(chunk)
-                if sum(map(len, pending)) >= WRITE_BYTES:
+                pending_bytes += len(chunk)
+                if pending_bytes >= WRITE_BYTES:
                     await asyncio.to_thread(writer.write, b"".join(pending))
-                    pending = []
+                    pending, pending_bytes = [], 0
             return await asyncio.to_thread(_finish, writer, b"".join(pending), bytes_max)
         except BaseException:
             writer.abort()
@@ -121,25 +124,23 @@ class Staging:
         check_name("job", job)
         check_name("batch", batch)
         self._check_free(job, batch)
-        return await asyncio.shield(self._discard(job, batch))
+        return await self._discard(job, batch)
 
-    def _discard(self, job: str, batch: str) -> asyncio.Task[int]:
-        """A task of its own: who asked may be gone before the files are."""
-
-        async def discard() -> int:
-            try:
-                return await asyncio.to_thread(self.files.discard, job, batch)
-            finally:
-                self._discarding.discard((job, batch))
-
-        self._discarding.add((job, batch))
-        return asyncio.create_task(discard())
+    async def _discard(self, job: str, batch: str) -> int:
+        """Remove a batch's files, or wait until they are: this is the only way in which they go."""
+        key = (job, batch)
+        if key not in self._discarding:
+            # A task of its own: who asked may be gone before the files are.
+            removing = asyncio.create_task(asyncio.to_thread(self.files.discard, job, batch))
+            removing.add_done_callback(lambda _: self._discarding.pop(key))
+            self._discarding[key] = removing
+        return await asyncio.shield(self._discarding[key])
 
     def _check_free(self, job: str, batch: str) -> None:
-        self._check_not_discarded(job, batch)
         commit = self._broker().find_commit(job, batch)
         if (job, batch) in self._commits or (commit is not None and not commit.is_done):
             raise StageBusy(f"Batch {batch} of job {job!r} is being committed; wait for that.")
+        self._check_not_discarded(job, batch)
 
     def _check_not_discarded(self, job: str, batch: str) -> None:
         if (job, batch) in self._discarding:
@@ -160,12 +161,14 @@ class Staging:
         """Publish all rows of exactly these parts, or nothing; again, nothing. Returns when all of it is durable."""
         check_name("job", job)
         check_name("batch", batch)
-        self._check_not_discarded(job, batch)
         running, known = self._commits.get((job, batch)), self._broker().find_commit(job, batch)
         is_repeated = running is not None or known is not None
-        if running is None:
-            if known is None:
-                known = Commit(
+        if running is None and not (known is not None and known.is_done):
+            self._check_not_discarded(job, batch)
+            if known is not None:
+                running = self._run(known)
+            else:
+                commit = Commit(
                     job=job,
                     batch=batch,
                     namespace=namespace,
@@ -175,16 +178,14 @@ class Staging:
                     rows=0,
                     at_ms=0,
                 )
-                running = self._run(known, parts)
-            elif not known.is_done:
-                running = self._run(known)
+                running = self._run(commit, parts)
         if running is not None:
             await asyncio.shield(running)
         done = self._broker().find_commit(job, batch)
         assert done is not None
         await self._broker().durable()
         if is_repeated:
-            await asyncio.to_thread(self.files.discard, job, batch)
+            await self._discard(job, batch)
         return Committed(done.published, done.duplicates, done.unrouted, is_repeated)
 
     def _run(self, commit: Commit, parts: Sequence[tuple[int, int]] | None = None) -> asyncio.Task[None]:
@@ -215,7 +216,7 @@ class Staging:
         if not commit.is_done:
             raise StageDamaged(f"Batch {commit.batch} of job {commit.job!r} has fewer rows than were staged.")
         await broker.durable()
-        await asyncio.to_thread(staged.discard, commit.job, commit.batch)
+        await self._discard(commit.job, commit.batch)
 
     async def _survey(
         self, commit: Commit, parts: Sequence[tuple[int, int]]
