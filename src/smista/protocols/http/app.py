@@ -205,9 +205,9 @@ class HttpDoor:
         if rows is not None:
             await claim_rows.respond_rows(self._ready(), rows, receive, send, has_body=scope["method"] == "GET")
             return
-        stage = staged_put.asks_to_stage(scope)
-        if stage is not None:
-            staged = await staged_put.stage(self.staging, stage, scope, receive, self._staged_bytes_max)
+        name = staged_put.asks_to_stage(scope)
+        if name is not None:
+            staged = await staged_put.put(self.staging, name, scope, receive, self._staged_bytes_max)
             await respond(send, 200, written_in.content_type, written_in.encode(staged))
             return
         route, path_fields = routes.find(scope["method"], scope.get("raw_path") or scope["path"].encode())

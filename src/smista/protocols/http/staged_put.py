@@ -43,14 +43,14 @@ def asks_to_stage(scope: Scope) -> Stage | None:
     return Stage(named.job, named.batch, named.partition, named.attempt)
 
 
-async def stage(staging: Staging, stage: Stage, scope: Scope, receive: Receive, bytes_max: int) -> Staged:
+async def put(staging: Staging, name: Stage, scope: Scope, receive: Receive, bytes_max: int) -> Staged:
     content_type = header(scope, b"content-type")
     if content_type is not None and kind_of(content_type) not in (arrow.CONTENT_TYPE, b"application/octet-stream"):
         raise UnsupportedMediaType(
             f"Content type {text_of(content_type)[:100]!r} is not known here; send {arrow.CONTENT_TYPE.decode()}."
         )
     _check(scope, bytes_max)
-    load = await staging.stage(stage, _chunks(receive, bytes_max), bytes_max)
+    load = await staging.stage(name, _chunks(receive, bytes_max), bytes_max)
     return Staged(load.rows, load.body_bytes)
 
 
