@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from smista.core.checks import ID_LENGTH_MAX
+from smista.core.checks import ID_LENGTH_MAX, RETRIES_MAX
 from smista.core.message import FOREVER_MS, PLAIN, Envelope, Publication
 from smista.core.settings import PRIORITY_MAX
 from smista.core.staging import Load, Row
@@ -34,7 +34,6 @@ from smista.protocols.http.staged_sizes import unpacked_bytes
 from smista.protocols.properties import Properties
 
 BODIES = ("body", "value")
-RETRIES_MAX = 1 << 31
 TEXTS = ("id", "routing_key", "group", "content_type")
 NUMBERS = {"priority": PRIORITY_MAX, "delay_ms": FOREVER_MS, "ttl_ms": FOREVER_MS, "max_retries": RETRIES_MAX}
 """With the most that each may be."""

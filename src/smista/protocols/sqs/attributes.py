@@ -32,7 +32,6 @@ CREATED = "sqs.created"
 MODIFIED = "sqs.modified"
 
 RETENTION_S = 345_600
-LEASE_S_MAX = 43_200
 DEFAULT = QueueSettings(
     lease_ms=30_000,
     max_retries=None,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from smista.core.checks import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
+from smista.core.checks import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX, RETRIES_MAX
 from smista.core.errors import InvalidArgument, MessageTooLarge
 from smista.core.message import PLAIN, Envelope, Publication
 from smista.core.state import DEFAULT_NAMESPACE
@@ -58,7 +58,7 @@ class MessageFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     deliver_at_ms: Milliseconds | None = None
     group: Identifier | None = None
     deduplication_id: Identifier | None = None
-    max_retries: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)] | None = None
+    max_retries: Annotated[int, msgspec.Meta(ge=0, le=RETRIES_MAX)] | None = None
     headers: dict[str, Any] | None = None
     content_type: str | None = None
     content_encoding: str | None = None

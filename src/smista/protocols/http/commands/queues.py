@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from smista.core.checks import RETRIES_MAX
 from smista.core.counters import QueueStats
 from smista.core.errors import InvalidSettings, QueueNotFound
 from smista.core.settings import DeadLetterMode, QueueSettings
@@ -60,7 +61,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A queue's settings in the words of the Synap specification, with its defaults."""
 
     default_ack_deadline_secs: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 30
-    default_max_retries: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)] = 3
+    default_max_retries: Annotated[int, msgspec.Meta(ge=0, le=RETRIES_MAX)] = 3
     default_priority: Annotated[int, msgspec.Meta(ge=0, le=9)] = 5
     max_queue_depth: Annotated[int, msgspec.Meta(ge=1, le=1 << 62)] | None = 100_000
     dead_letter: DeadLetterConfig = msgspec.field(default_factory=DeadLetterConfig)
