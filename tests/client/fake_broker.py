@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,6 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from smista.client.wire import SUBPROTOCOL
-from tests.waiting import patience
 
 Answering = Callable[[dict[str, Any]], dict[str, Any] | None]
 
@@ -55,9 +53,3 @@ class FakeBroker:
                 answer = self._answer(request)
                 if answer is not None:
                     await connection.send(msgspec.msgpack.encode({"id": request["id"], **answer}))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with patience():
-        while not condition():  # noqa: ASYNC110  # of others' objects, which have no event for it
-            await asyncio.sleep(0)

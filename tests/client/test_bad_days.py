@@ -11,7 +11,8 @@ import pytest
 from smista import AsyncClient
 from smista.client import ConnectionFailed, ServerError
 from smista.errors import BrokerClosed, LowDisk
-from tests.client.fake_broker import FakeBroker, until
+from tests.client.fake_broker import FakeBroker
+from tests.waiting import until
 
 STORED = {"accepted": 1, "results": [{"message_id": "1", "position": 1}]}
 

@@ -14,8 +14,8 @@ from smista import AsyncClient, Delivery
 from smista.client.session import Session
 from smista.client.subscription import Subscription
 from smista.client.wire import Frame
-from tests.client.fake_broker import until
 from tests.client.relay import Relay
+from tests.waiting import answers, until
 
 COUNT = 5
 STEPS = 40
@@ -32,11 +32,7 @@ async def fragile(client: AsyncClient, queue: str) -> str:
 
 async def all_back(client: AsyncClient, queue: str, count: int = COUNT) -> None:
     """Wait until nothing is held; nothing may have failed by then."""
-    async with asyncio.timeout(30):
-        stats = await client.stats(queue)
-        while stats.in_flight or stats.consumers:
-            await asyncio.sleep(0.002)
-            stats = await client.stats(queue)
+    stats = await answers(lambda: client.stats(queue), lambda stats: not stats.in_flight and not stats.consumers)
     assert (stats.ready, stats.dead_lettered_total, stats.nacked_total, stats.timed_out_total) == (count, 0, 0, 0)
 
 
@@ -248,9 +244,7 @@ async def test_settling_goes_on_when_it_is_cancelled(client: AsyncClient, queue:
             if not delivery.is_settled:  # it had not begun
                 await delivery.release()
         await client.purge(queue)
-        async with asyncio.timeout(10):
-            while (await client.stats(queue)).in_flight:  # noqa: ASYNC110  # another process has no event for it
-                await asyncio.sleep(0.002)
+        await answers(lambda: client.stats(queue), lambda stats: not stats.in_flight)
 
 
 async def test_publishing_leaves_no_room_taken_when_it_is_cancelled(

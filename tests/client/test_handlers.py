@@ -22,6 +22,7 @@ from smista.client import Reject, Retry
 from smista.client import handler as handlers
 from smista.client.settling import ACK
 from tests.client.test_worker import Seen, running, settled
+from tests.waiting import answers
 
 Body = Callable[[Any], None]
 Made = Callable[[Body], Callable[..., Any]]
@@ -234,10 +235,8 @@ async def test_every_end_of_a_handler_settles_its_message_and_the_next_has_its_t
         app.consumer(name)(KINDS[kind](lambda order, calls=calls: calls.pop(0)(order)))  # type: ignore[misc]  # its own
         await client.put_many(name, [1, 2])
     async with running(app):
-        async with asyncio.timeout(60):
-            for name in names:
-                while (await client.stats(name)).depth:  # noqa: ASYNC110  # another process has no event for it
-                    await asyncio.sleep(0.002)
+        for name in names:
+            await answers(functools.partial(client.stats, name), lambda stats: not stats.depth)
     assert seen == ["begun"] * len(ends)
     for (what, (_, wanted)), name in zip(ENDS.items(), names, strict=True):
         stats = await client.stats(name)
@@ -306,9 +305,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_left_behind(
     assert "cancelled" in seen
     assert "is left behind" in caplog.text
     # It was at work until the connection went: that counts.
-    async with asyncio.timeout(30):
-        while not (await client.stats(queue)).dead_lettered_total:  # noqa: ASYNC110  # another process has no event
-            await asyncio.sleep(0.002)
+    await answers(lambda: client.stats(queue), lambda stats: stats.dead_lettered_total)
     go_on.set()
 
 
@@ -406,10 +403,7 @@ async def test_what_waits_behind_handlers_that_hang_is_given_back_and_never_coun
     await client.put_many(queue, range(10))
     async with running(app):
         await seen.reach(2)
-        async with asyncio.timeout(30):
-            while (await client.stats(queue)).in_flight:  # noqa: ASYNC110  # another process has no event for it
-                await asyncio.sleep(0.002)
-        stats = await client.stats(queue)
+        stats = await answers(lambda: client.stats(queue), lambda stats: not stats.in_flight)
         # The two that hang have run out of their leases; what waited behind them is as it was.
         assert (stats.ready, stats.consumers, stats.timed_out_total, stats.dead_lettered_total) == (8, 0, 2, 2)
         assert "all 2 handlers hang" in caplog.text

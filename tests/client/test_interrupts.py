@@ -7,7 +7,6 @@ import gc
 import itertools
 import os
 import sys
-import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
@@ -17,6 +16,7 @@ import pytest
 from smista import Client
 from smista.client import ClientClosed, SyncDelivery
 from smista.client.sync_subscription import SyncSubscription
+from tests.waiting import eventually
 
 COUNT = 5
 
@@ -50,10 +50,8 @@ def interrupted_at(point: int, call: Callable[[], Any]) -> tuple[bool, Any]:
 
 def all_back(client: Client, queue: str) -> None:
     """Wait until nothing is held; nothing may have failed by then."""
-    ends_at_s = time.monotonic() + 30
-    while (stats := client.stats(queue)).in_flight:
-        assert time.monotonic() < ends_at_s
-        time.sleep(0.002)
+    eventually(lambda: not client.stats(queue).in_flight)
+    stats = client.stats(queue)
     assert (stats.ready, stats.dead_lettered_total) == (COUNT, 0)
 
 

@@ -12,16 +12,13 @@ from smista import AsyncClient
 from smista.client import ClientClosed, Delivery
 from smista.core.errors import InvalidArgument, QueueDeleted
 from smista.errors import BrokerError
-from tests.client.fake_broker import until
 from tests.client.relay import Relay
+from tests.waiting import answers, until
 
 
 async def given_back(client: AsyncClient, queue: str, count: int) -> None:
     """Wait until all is in the queue again; nothing may count as a failure."""
-    async with asyncio.timeout(30):
-        while (await client.stats(queue)).in_flight:  # noqa: ASYNC110  # another process has no event for it
-            await asyncio.sleep(0.002)
-    stats = await client.stats(queue)
+    stats = await answers(lambda: client.stats(queue), lambda stats: not stats.in_flight)
     assert (stats.ready, stats.consumers, stats.nacked_total, stats.dead_lettered_total) == (count, 0, 0, 0)
 
 
@@ -82,9 +79,7 @@ async def test_a_client_with_thousands_of_subscriptions_gives_everything_back(
         subscriptions = [other.subscribe(queue, prefetch=1) for _ in range(count)]
         for subscription in subscriptions:
             subscription.start()
-        async with asyncio.timeout(60):
-            while not all(each.waiting() for each in subscriptions):  # noqa: ASYNC110  # they have no event for it
-                await asyncio.sleep(0.01)
+        await until(lambda: all(each.waiting() for each in subscriptions))
         asked = len(other._session._pending)
         closing = asyncio.create_task(other.close())
         await until(lambda: len(other._session._pending) - asked == count)

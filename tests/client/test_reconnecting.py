@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -14,8 +13,8 @@ from smista import AsyncClient, Client
 from smista.client import ClientClosed, ConnectionFailed, ConnectionLost, Published
 from smista.client.backoff import Backoff
 from smista.core.errors import StaleReceipt
-from tests.client.fake_broker import until
 from tests.client.relay import Relay
+from tests.waiting import eventually, until
 
 
 @pytest.fixture
@@ -194,8 +193,7 @@ async def test_a_synchronous_subscription_leaves_out_what_has_gone_back(
         with wired.subscribe(queue, prefetch=4) as subscription:
             first = next(subscription)
             cut()
-            while not first.is_void:
-                time.sleep(0.001)
+            eventually(lambda: first.is_void)
             with pytest.raises(StaleReceipt):
                 first.ack()
             for delivery in subscription:

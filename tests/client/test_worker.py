@@ -17,9 +17,8 @@ from smista import AsyncClient, Client, Delivery, Worker
 from smista.client import ClientClosed, Reject, Retry, SyncDelivery, WorkerNotFound
 from smista.client.worker import load
 from smista.core.errors import InvalidArgument
-from tests.client.fake_broker import until
 from tests.client.relay import Relay
-from tests.waiting import PATIENCE_S, eventually, patience, with_more_time
+from tests.waiting import PATIENCE_S, answers, eventually, until, with_more_time
 
 
 @contextlib.asynccontextmanager
@@ -45,20 +44,14 @@ class Seen(list[Any]):
     """What handlers were given; a test waits for so many."""
 
     async def reach(self, count: int) -> None:
-        async with patience():
-            while len(self) < count:  # noqa: ASYNC110  # also filled from threads
-                await asyncio.sleep(0.002)
+        await until(lambda: len(self) >= count)
 
     async def have(self, value: object) -> None:
-        async with patience():
-            while value not in self:  # noqa: ASYNC110  # the same
-                await asyncio.sleep(0.002)
+        await until(lambda: value in self)
 
 
 async def settled(client: AsyncClient, queue: str) -> None:
-    async with patience():
-        while (await client.stats(queue)).in_flight:  # noqa: ASYNC110  # another process has no event for it
-            await asyncio.sleep(0.002)
+    await answers(lambda: client.stats(queue), lambda stats: not stats.in_flight)
 
 
 async def test_a_function_that_returns_acks(app: Worker, client: AsyncClient, orders: str) -> None:
@@ -232,9 +225,7 @@ async def test_a_consumer_of_higher_priority_is_served_first(
 
     async with running(elsewhere), running(app):
         await until(lambda: client.is_connected)
-        async with patience():
-            while (await client.stats(orders)).consumers < 2:  # noqa: ASYNC110  # another process has no event for it
-                await asyncio.sleep(0.002)
+        await answers(lambda: client.stats(orders), lambda stats: stats.consumers >= 2)
         for number in range(10):
             await client.publish(orders, number)
             await first.reach(number + 1)
@@ -353,9 +344,7 @@ async def test_stopping_lets_handlers_finish_and_gives_back_the_rest(
     async with running(app):
         await seen.reach(1)
         app.stop()
-        async with patience():
-            while (await client.stats(orders)).ready != 4:  # noqa: ASYNC110  # as above
-                await asyncio.sleep(0.002)
+        await answers(lambda: client.stats(orders), lambda stats: stats.ready == 4)
         go_on.set()
     stats = await client.stats(orders)
     assert (stats.acked_total, stats.ready, stats.released_total, stats.nacked_total) == (1, 4, 4, 0)

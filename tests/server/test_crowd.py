@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from bench.crowd import Crowd, allow_files
 from smista import AsyncClient
 from tests.server_process import ServerProcess
-from tests.waiting import patience, until
+from tests.waiting import answers, until
 
 IDLE, STALLED, HALF_SENT = 1_000, 100, 200
 STALLED_BODY = b"x" * 1_000
@@ -58,9 +57,7 @@ async def work(client: AsyncClient) -> None:
 
 async def gone(client: AsyncClient, queue: str, count: int) -> None:
     """Wait until nobody consumes a queue any more, and all that was held is back: very many go back in slices."""
-    async with patience():
-        while (stats := await client.stats(queue)).consumers or stats.in_flight:  # noqa: ASYNC110 (nobody announces it)
-            await asyncio.sleep(0.01)
+    stats = await answers(lambda: client.stats(queue), lambda stats: not stats.consumers and not stats.in_flight)
     assert stats.ready == count
 
 

@@ -8,7 +8,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import pytest
 from smista.spark import java
 from tests.spark.conftest import ROOT
 from tests.spark.queues import Queues, bodies
-from tests.waiting import PATIENCE_S, SPARK_PATIENCE_S
+from tests.waiting import PATIENCE_S, SPARK_PATIENCE_S, eventually
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -55,12 +54,13 @@ def started(environment: dict[str, str], folder: Path, command: list[str], *, sa
     with said.open("w") as output:
         process = subprocess.Popen(command, env=environment, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
     try:
-        gives_up_at = time.monotonic() + SPARK_PATIENCE_S
-        while (found := re.search(says, said.read_text())) is None:
-            assert process.poll() is None, said.read_text()[-3000:]
-            assert time.monotonic() < gives_up_at, said.read_text()[-3000:]
-            time.sleep(0.2)
-        yield found[0]
+        yield eventually(
+            lambda: [found[0] for found in re.finditer(says, said.read_text())],
+            every_s=0.2,
+            patience_s=SPARK_PATIENCE_S,
+            as_long_as=lambda: process.poll() is None,
+            show=lambda: said.read_text()[-3000:],
+        )[0]
     finally:
         process.terminate()
         try:

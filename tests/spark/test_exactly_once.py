@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from smista.client.errors import ConnectionLost
 from smista.core.errors import StaleReceipt
 from smista.spark.pipelines.manifests import Archive
 from tests.server_process import ServerProcess
+from tests.waiting import SPARK_PATIENCE_S, eventually
 
 COUNT = 200_000 if os.environ.get("SMISTA_LONG") else 10_000
 KILLS = 10 if os.environ.get("SMISTA_LONG") else 2
@@ -121,6 +123,14 @@ def archived(folder: Path) -> list[bytes]:
     return sorted(row["body"] for table in tables for row in table if row["kind"] == "enqueued")
 
 
+def batch_count(folder: Path) -> int:
+    return len(Archive(folder).all_manifests()) if folder.exists() else 0
+
+
+def has_more_batches(folder: Path, count: int) -> bool:
+    return batch_count(folder) > count
+
+
 @pytest.mark.timeout(1_800)
 def test_every_message_once_whatever_is_killed(tmp_path: Path) -> None:
     chance = random.Random(1)
@@ -136,12 +146,15 @@ def test_every_message_once_whatever_is_killed(tmp_path: Path) -> None:
         consuming = Work(lambda: consume(server.url, is_published))
         share = COUNT // PIECE // KILLS
         for number in range(KILLS // 2):
-            batches = len(Archive(folder).all_manifests()) if folder.exists() else 0
+            batches = batch_count(folder)
             with driver(*words) as archiving:
                 pace.release(share)
-                while len(Archive(folder).all_manifests() if folder.exists() else ()) <= batches:
-                    assert archiving.poll() is None, "the pipeline ended by itself"
-                    time.sleep(0.1)
+                eventually(
+                    partial(has_more_batches, folder, batches),
+                    every_s=0.1,
+                    patience_s=SPARK_PATIENCE_S,
+                    as_long_as=lambda: archiving.poll() is None,  # called before the next one is there
+                )
                 pace.release(share if number < KILLS // 2 - 1 else COUNT)
                 time.sleep(chance.uniform(0, 2))
                 server.kill()

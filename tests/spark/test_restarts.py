@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from smista import Client
 from tests.server_process import ServerProcess
 from tests.spark.queues import Queues, bodies
+from tests.waiting import SPARK_PATIENCE_S, eventually
 
 COUNT = 2000
 
@@ -25,6 +26,9 @@ def test_a_query_goes_on_when_its_broker_was_killed(spark: SparkSession, tmp_pat
     def every() -> list[bytes]:
         return sorted(body for rows in list(found.values()) for body in rows)
 
+    def has_come(count: int) -> bool:
+        return len(every()) >= count
+
     with ServerProcess(tmp_path / "data").start() as server, Client(server.url) as client:
         queues = Queues(client, server.url)
         queue = queues.new(bodies(COUNT))
@@ -34,15 +38,18 @@ def test_a_query_goes_on_when_its_broker_was_killed(spark: SparkSession, tmp_pat
         query = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         try:
             for at_least in (1, COUNT // 2, COUNT):
-                while len(every()) < at_least:
-                    assert query.isActive, query.exception()
-                    time.sleep(0.05)
+                eventually(
+                    partial(has_come, at_least),
+                    every_s=0.05,
+                    patience_s=SPARK_PATIENCE_S,
+                    as_long_as=lambda: query.isActive,
+                    show=query.exception,
+                )
                 if at_least < COUNT:
                     server.kill()
                     server.restart()
             if mode == "consume":
-                while queues.counts(queue) != (0, 0):
-                    time.sleep(0.1)
+                eventually(lambda: queues.counts(queue) == (0, 0), every_s=0.1, patience_s=SPARK_PATIENCE_S)
         finally:
             query.stop()
     assert every() == bodies(COUNT)

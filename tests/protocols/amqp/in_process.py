@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 from smista.engine import Broker, BrokerSettings
@@ -200,10 +199,3 @@ async def settle() -> None:
     """Let everything that is due on the loop happen."""
     for _ in range(20):
         await asyncio.sleep(0)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Return when something has become true that nobody reports."""
-    async with patience():
-        while not is_so():  # noqa: ASYNC110 (the broker tells nobody)
-            await asyncio.sleep(0)

@@ -6,6 +6,7 @@ With quorum queues Celery delays tasks in the broker, by 28 queues with a TTL th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import subprocess
@@ -20,7 +21,7 @@ import pytest
 from tests.protocols.amqp import celery_app
 from tests.protocols.amqp.places import RABBITMQ
 from tests.server_process import ServerProcess
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:(celery|kombu|amqp|billiard)")]
 
@@ -52,12 +53,14 @@ class Workshop:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        until = time.monotonic() + PATIENCE_S
-        patience_s = 1.0
-        while not self.app.control.ping(timeout=patience_s, limit=1):
-            patience_s = min(2 * patience_s, 30.0)  # a worker that is not there yet has not heard it
-            assert self.process.poll() is None, (folder / "worker.log").read_text()
-            assert time.monotonic() < until, (folder / "worker.log").read_text()
+        # A worker that is not there yet does not hear it, so it is asked again, and has longer to answer each time.
+        answer_s = itertools.chain((1.0, 2.0, 4.0, 8.0, 16.0), itertools.repeat(30.0))
+
+        eventually(
+            lambda: self.app.control.ping(timeout=next(answer_s), limit=1),
+            as_long_as=lambda: self.process.poll() is None,
+            show=(folder / "worker.log").read_text,
+        )
 
     def send(self, name: str, *arguments: Any, **options: Any) -> Any:
         """Of a task, by its name, as an application without its code does it."""
@@ -80,8 +83,7 @@ class Workshop:
         """Of the special queue: the worker answers before it has done it."""
         with self.app.connection_for_read() as connection:
             channel = connection.default_channel
-            while channel.queue_declare(self.special, passive=True).consumer_count != count:
-                time.sleep(0.02)
+            eventually(lambda: channel.queue_declare(self.special, passive=True).consumer_count == count)
 
     @contextlib.contextmanager
     def dead_letters(self) -> Iterator[Any]:

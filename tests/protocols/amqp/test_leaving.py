@@ -11,8 +11,9 @@ import pytest
 from smista.engine import Publication, QueueSettings
 from smista.protocols.amqp import methods
 from smista.protocols.amqp.methods import Method
-from tests.protocols.amqp.in_process import Client, Server, settle, until
+from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import CLOSE, CLOSE_CHANNEL, consume, declare, message, on
+from tests.waiting import patience, until
 
 MANY = 1_200
 QUORUM = {"x-queue-type": "quorum", "x-delivery-limit": 3}
@@ -60,7 +61,7 @@ async def order(server: Server) -> list[bytes]:
 async def watched(is_done: Callable[[], bool], look: Callable[[], int]) -> int:
     """How many different things were seen, looking in every turn of the loop, until something is done."""
     seen = set()
-    async with asyncio.timeout(30):
+    async with patience():
         while not is_done():
             seen.add(look())
             await asyncio.sleep(0)

@@ -10,8 +10,9 @@ import pytest
 
 from smista.engine import Publication
 from smista.protocols.amqp import methods
-from tests.protocols.amqp.in_process import Client, Server, settle, until
+from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import consume, declare, get, message, on
+from tests.waiting import until
 
 DELETE = methods.QueueDelete(0, "q", False, False, False)
 

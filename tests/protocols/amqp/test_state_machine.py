@@ -15,7 +15,7 @@ from smista.protocols.amqp import methods
 from smista.protocols.amqp.door import AmqpSettings
 from smista.protocols.amqp.frames import HEADER
 from tests.engine.bench import SETTINGS
-from tests.protocols.amqp.in_process import Client, Server, settle, until
+from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import (
     CLOSE,
     CLOSE_CHANNEL,
@@ -32,7 +32,7 @@ from tests.protocols.amqp.raw import (
     start_ok,
     tune_ok,
 )
-from tests.waiting import PATIENCE_S, patience
+from tests.waiting import PATIENCE_S, patience, until
 
 LOW_DISK = msgspec.structs.replace(SETTINGS, disk_free_bytes_min=1 << 20)
 QOS = methods.BasicQos(0, 0, False)

@@ -11,8 +11,9 @@ import pytest
 from smista.engine import Publication, QueueSettings
 from smista.protocols.amqp import content, methods, transaction
 from smista.protocols.amqp.publishing import CACHED_MAX
-from tests.protocols.amqp.in_process import Client, Server, settle, until
+from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import CLOSE_CHANNEL, consume, declare, get, message, on
+from tests.waiting import until
 
 ACK = methods.BasicAck(1, False)
 CANCEL = methods.BasicCancel("t", False)

@@ -11,8 +11,9 @@ from smista.engine import Publication, Receipt
 from smista.protocols.amqp import methods
 from smista.protocols.amqp.replies import ChannelClosing
 from smista.protocols.amqp.unacked import RANGES_MAX, STALE_MAX, Ranges, Unacked
-from tests.protocols.amqp.in_process import Client, Server, settle, until
+from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import CLOSE_CHANNEL, consume, declare, on
+from tests.waiting import until
 
 MANY = 1_200
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -55,8 +54,3 @@ class Peer:
     async def go(self) -> None:
         self._events.put_nowait({"type": "websocket.disconnect", "code": 1006})
         await self.running
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 (nobody announces it)
-        await asyncio.sleep(0)

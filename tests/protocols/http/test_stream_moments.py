@@ -11,7 +11,8 @@ import pytest
 
 from smista.engine import Broker, BrokerSettings, Overflow, Publication, QueueSettings
 from smista.log import MemoryLog
-from tests.protocols.http.peer import Peer, until
+from tests.protocols.http.peer import Peer
+from tests.waiting import until
 
 
 class GatedLog(MemoryLog):

@@ -11,7 +11,8 @@ import pytest
 from smista.engine import Broker, DeadLetterMode, Publication, QueueSettings, Receipt
 from smista.log import MemoryLog
 from smista.protocols.http.stream_subscriptions import Consumer
-from tests.protocols.http.peer import Peer, until
+from tests.protocols.http.peer import Peer
+from tests.waiting import until
 
 MANY = 1_200
 

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +142,12 @@ def test_celery(server: ServerProcess, boto: Client, tmp_path: Path) -> None:
     try:
         send = "import celery_app\nfor text in ('one', 'fails once', 'three'):\n    celery_app.note.delay(text)\n"
         subprocess.run([sys.executable, "-c", send], env=environment, cwd=tmp_path, check=True, timeout=PATIENCE_S)
-        while not notes.exists() or len(notes.read_text().splitlines()) < 3:
-            assert worker.poll() is None, worker.communicate()[0]
-            time.sleep(0.1)
+        eventually(
+            lambda: notes.exists() and len(notes.read_text().splitlines()) >= 3,
+            every_s=0.1,
+            as_long_as=lambda: worker.poll() is None,
+            show=lambda: worker.poll() is not None and worker.communicate()[0],
+        )
     finally:
         worker.terminate()
         worker.communicate(timeout=PATIENCE_S)

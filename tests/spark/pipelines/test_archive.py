@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
@@ -28,7 +27,7 @@ from smista.spark.pipelines.rows import COLUMNS, schema
 from smista.spark.pipelines.run import Run, failures_explained
 from tests.server_process import ServerProcess
 from tests.spark.pipelines.conftest import BEGAN, Log, found
-from tests.waiting import SPARK_PATIENCE_S
+from tests.waiting import SPARK_PATIENCE_S, eventually
 
 ALL = Contents(queues=[], namespace=None, has_bodies=True)
 
@@ -226,11 +225,13 @@ def test_a_run_that_goes_on_archives_what_comes_until_it_is_told_to_stop(
 
 
 def wait_until(is_so: Callable[[], bool], running: Future[Any] | None = None) -> None:
-    gives_up_at_s = time.monotonic() + SPARK_PATIENCE_S
-    while not is_so():
-        assert running is None or not running.done(), running.result()
-        assert time.monotonic() < gives_up_at_s, "it did not come to that"
-        time.sleep(0.1)
+    eventually(
+        is_so,
+        every_s=0.1,
+        patience_s=SPARK_PATIENCE_S,
+        as_long_as=None if running is None else lambda: not running.done(),
+        show=lambda: running.result() if running is not None and running.done() else "",
+    )
 
 
 @pytest.mark.timeout(1_200)
