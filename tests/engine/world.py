@@ -1,34 +1,24 @@
 """The broker's heart without its loop: state, recorder, log and reclaimer, driven step by step under a false clock.
 
-`dump` says all that a broker knows in values that compare; `World.check` replays the log and holds the two against each
-other. A drop of the log's front may come undone by a crash, so the replay can be given any earlier front too.
+`World.check` replays the log and compares the two brokers. A drop of the log's front may come undone by a crash, so the
+replay can be given any earlier front too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import msgspec
-
-from smista.core.claims import Claimant
-from smista.core.counters import Counters
 from smista.core.due import run_due
-from smista.core.exchanges import Exchange
 from smista.core.message import Message, State
-from smista.core.queue import Queue
-from smista.core.state import BrokerState, Namespace
+from smista.core.state import BrokerState
 from smista.core.trimming import keep_limits
-from smista.engine.claim_records import claimant_record, commit_record
 from smista.engine.clock import Clock
 from smista.engine.reclaim import Reclaimer, note_opened
 from smista.engine.recorder import Recorder
 from smista.engine.recovery import Recovery
 from smista.log import MemoryLog
+from tests import snapshot
 
 START_MS = 1_700_000_000_000
 EVERYTHING = 1 << 40
-
-Dump = dict[str, object]
 
 
 class World:
@@ -87,13 +77,14 @@ class World:
         while self.state.free_purged(EVERYTHING):
             pass
         state, recorder, _ = self._replay(self.front if front is None else front)
-        live, replayed = dump(self.state, self.now_ms), dump(state, self.now_ms)
-        if any(not queue.settings.durable for queue in self.state.queues.values()):
-            # They take numbers that only the next start makes up for.
-            del live["next sequence"], replayed["next sequence"]
-        for part in live.keys() | replayed.keys():
-            assert replayed.get(part) == live.get(part), f"{part} differs: replayed first, live second"
-        if not any(not queue.settings.durable for queue in self.state.queues.values()):
+        for each in (self.state, state):
+            _check_states(each)
+        live, replayed = (snapshot.take(each, self.now_ms, with_bodies=True) for each in (self.state, state))
+        found = snapshot.difference(live, replayed)
+        assert not found, found
+        if all(queue.settings.durable for queue in self.state.queues.values()):
+            # Others take numbers that only the next start makes up for.
+            assert state.next_sequence == self.state.next_sequence
             assert accounts(recorder) == accounts(self.recorder), "accounts differ: replayed first, live second"
 
     def _replay(self, front: int) -> tuple[BrokerState, Recorder, Recovery]:
@@ -135,93 +126,20 @@ def _nothing_is_paged_out(message: Message) -> bool:
     raise AssertionError(f"the body of message {message.sequence} is not in memory")
 
 
-# -- what a broker knows ----------------------------------------------------------------------------------------------
+def _check_states(state: BrokerState) -> None:
+    for queue in state.queues.values():
+        tables = {
+            State.READY: queue.ready,
+            State.SCHEDULED: queue.scheduled,
+            State.IN_FLIGHT: queue.in_flight,
+            State.DEAD: queue.dead,
+        }
+        for expected, table in tables.items():
+            others = [message.sequence for message in table.values() if message.state is not expected]
+            assert not others, f"{queue.name} has others among the {expected.name}: {others}"
 
 
-def dump(state: BrokerState, now_ms: int) -> Dump:
-    """Everything a restart must keep. Queues and exchanges that are not durable are left out, with their bindings."""
-    known: Dump = {"next sequence": state.next_sequence}
-    for namespace in state.namespaces.values():
-        for queue in namespace.queues.values():
-            if queue.settings.durable:
-                known.update(_queue(queue, now_ms))
-        for exchange in namespace.topology.exchanges():
-            if exchange.settings.durable and exchange.number:
-                known[f"exchange {exchange.name}"] = (exchange.number, exchange.settings)
-        known[f"bindings in {namespace.name}"] = set(_bindings(namespace))
-    for number, by_name in state.claimants.items():
-        if state.queues[number].settings.durable:
-            known.update({f"claims of {name} in queue {number}": _claimant(one) for name, one in by_name.items()})
-    for commit in state.commits.values():
-        known[f"commit {commit.job} {commit.batch}"] = commit_record(commit)
-    return known
-
-
-def _claimant(claimant: Claimant) -> object:
-    """All of it but when it was last seen, which a restart forgets."""
-    return (
-        claimant_record(claimant),
-        {
-            number: [
-                (rows.first, rows.run, list(rows.sequences), list(rows.deliveries), rows.body_bytes)
-                for rows in claim.rows
-            ]
-            for number, claim in claimant.claims.items()
-        },
-    )
-
-
-def _queue(queue: Queue, now_ms: int) -> Iterator[tuple[str, object]]:
-    name = f"queue {queue.namespace}:{queue.name}"
-    yield name, (queue.number, queue.settings, queue.created_at_ms, queue.is_paused, queue.body_bytes)
-    # What was refused leaves no record, so these two may go back a little.
-    lost = {"duplicates", "rejected"}
-    for counter in Counters.__struct_fields__:
-        if counter not in lost:
-            yield f"{name} {counter}", getattr(queue.counters, counter)
-    for state, table in (
-        (State.READY, queue.ready),
-        (State.SCHEDULED, queue.scheduled),
-        (State.IN_FLIGHT, queue.in_flight),
-        (State.DEAD, queue.dead),
-    ):
-        assert all(message.state is state for message in table.values()), f"{name} has others among the {state.name}"
-        yield f"{name} {state.name}", {sequence: _message(message) for sequence, message in table.items()}
-    remembered = [] if queue.dedup is None else queue.dedup.items()
-    yield (
-        f"{name} deduplication",
-        {
-            key: (seen.number, seen.created_at_ms, seen.expires_at_ms)
-            for key, seen in remembered
-            if seen.expires_at_ms > now_ms
-        },
-    )
-
-
-def _message(message: Message) -> dict[str, object]:
-    left_out = {"position", "deadline_ms", "deliveries"}
-    known = {field: getattr(message, field) for field in Message.__struct_fields__ if field not in left_out}
-    known["deliveries"] = None if message.deliveries is None else msgspec.structs.astuple(message.deliveries)
-    if message.state is State.IN_FLIGHT:
-        known["lease until"] = message.deadline_ms
-    return known
-
-
-def _bindings(namespace: Namespace) -> Iterator[object]:
-    def is_durable(exchange: Exchange | None) -> bool:
-        return exchange is not None and exchange.settings.durable
-
-    for binding in namespace.topology.bindings():
-        if binding.destination_kind == "queue":
-            queue = namespace.queues.get(binding.destination)
-            has_durable_end = queue is not None and queue.settings.durable
-        else:
-            has_durable_end = is_durable(namespace.topology.find(binding.destination))
-        if has_durable_end and is_durable(namespace.topology.find(binding.source)):
-            yield binding
-
-
-def accounts(recorder: Recorder) -> Dump:
+def accounts(recorder: Recorder) -> dict[str, object]:
     """What the recorder keeps beside the log."""
     return {
         "live": recorder.live,

@@ -14,11 +14,11 @@ from smista.engine.recorder import Recorder
 from smista.engine.recovery import Recovery
 from smista.log import Log, records
 from smista.log.records import Kind
-from tests.simulation import snapshot
+from tests import snapshot
 from tests.simulation.blame import Blame
 from tests.simulation.disk import Disk
 from tests.simulation.ledger import Ledger, Name
-from tests.simulation.snapshot import Snapshot
+from tests.snapshot import Snapshot
 
 EVERYTHING = 1 << 40
 STAGED = b"staged/"

@@ -8,7 +8,7 @@ from functools import partial
 from smista.core.message import Receipt
 from smista.engine import FOREVER_MS, CreditPool, Delivery
 from smista.errors import BrokerError
-from tests.simulation import snapshot
+from tests import snapshot
 from tests.simulation.callers import Consumer, Hand
 from tests.simulation.drawing import LEASES_MS, TIMES_MS, publication
 from tests.simulation.steps import step

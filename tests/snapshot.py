@@ -1,13 +1,14 @@
 """A broker's state in values that compare: what a restart must keep, and nothing else.
 
-Queues and exchanges that are not durable are left out, with their bindings. Bodies are left out too, but for their
-length: they may be paged out on one side; whoever gets a message compares its body.
+Queues and exchanges that are not durable are left out, with their bindings. Of bodies there is only the length unless
+they are asked for: they may be paged out on one side; whoever gets a message compares its body.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from operator import attrgetter
 
 import msgspec
 
@@ -25,12 +26,12 @@ _COUNTERS = [name for name in Counters.__struct_fields__ if name not in ("duplic
 """What was refused leaves no record, so those two may go back a little."""
 
 
-def take(state: BrokerState, now_ms: int, *, with_claims: bool = True) -> Snapshot:
+def take(state: BrokerState, now_ms: int, *, with_claims: bool = True, with_bodies: bool = False) -> Snapshot:
     known: Snapshot = {}
     for space in state.namespaces.values():
         for queue in space.queues.values():
             if queue.settings.durable:
-                known.update(_queue(queue, now_ms))
+                known.update(_queue(queue, now_ms, with_bodies=with_bodies))
         for exchange in space.topology.exchanges():
             if exchange.settings.durable and exchange.number:
                 known[f"exchange {exchange.name}"] = (exchange.number, exchange.settings)
@@ -52,7 +53,7 @@ def difference(live: Snapshot, replayed: Snapshot) -> str:
         if one == other:
             continue
         if isinstance(one, dict) and isinstance(other, dict):
-            for key in sorted(one.keys() | other.keys()):
+            for key in chain(one, other):
                 if one.get(key) != other.get(key):
                     return f"{part}, {key}: live {one.get(key, 'missing')}, replayed {other.get(key, 'missing')}"
         return f"{part}: live {one}, replayed {other}"
@@ -63,43 +64,36 @@ def without_claims(snapshot: Snapshot) -> Snapshot:
     return {part: value for part, value in snapshot.items() if not part.startswith("claims of ")}
 
 
-def _queue(queue: Queue, now_ms: int) -> Iterator[tuple[str, object]]:
-    name = f"queue {queue.name}"
+def _queue(queue: Queue, now_ms: int, *, with_bodies: bool) -> Iterator[tuple[str, object]]:
+    name = f"queue {queue.namespace}:{queue.name}"
     yield name, (queue.number, queue.settings, queue.created_at_ms, queue.is_paused)
     yield f"{name} bytes", queue.body_bytes
     yield f"{name} counters", {counter: getattr(queue.counters, counter) for counter in _COUNTERS}
-    yield f"{name} ready", _table(queue.ready)
-    yield f"{name} scheduled", _table(queue.scheduled)
-    yield f"{name} in flight", _table(queue.in_flight)
-    yield f"{name} dead", _table(queue.dead)
+    yield f"{name} ready", _table(queue.ready, with_bodies=with_bodies)
+    yield f"{name} scheduled", _table(queue.scheduled, with_bodies=with_bodies)
+    yield f"{name} in flight", _table(queue.in_flight, with_bodies=with_bodies)
+    yield f"{name} dead", _table(queue.dead, with_bodies=with_bodies)
     remembered = [] if queue.dedup is None else queue.dedup.items()
-    yield (
-        f"{name} deduplication",
-        {key: (seen.number, seen.created_at_ms, seen.expires_at_ms) for key, seen in remembered
-         if seen.expires_at_ms > now_ms},
-    )  # fmt: skip
+    kept = [(key, seen) for key, seen in remembered if seen.expires_at_ms > now_ms]
+    yield f"{name} deduplication", {key: (seen.number, seen.created_at_ms, seen.expires_at_ms) for key, seen in kept}
 
 
-def _table(table: Messages) -> dict[int, object]:
-    return {sequence: _message(message) for sequence, message in table.items()}
+def _table(table: Messages, *, with_bodies: bool) -> dict[int, object]:
+    return {sequence: _message(message, with_bodies=with_bodies) for sequence, message in table.items()}
 
 
-def _message(message: Message) -> object:
+_OTHERS = ("body", "position", "deadline_ms", "deliveries")
+_fields = attrgetter(*(field for field in Message.__struct_fields__ if field not in _OTHERS))
+
+
+def _message(message: Message, *, with_bodies: bool) -> object:
+    """All of it but where its body is in the log."""
     deliveries = message.deliveries
     return (
-        message.sequence,
-        message.number,
-        message.queue,
-        message.envelope,
-        message.body_bytes,
-        message.priority,
-        message.created_at_ms,
-        message.ready_at_ms,
-        message.state,
-        message.expires_at_ms,
+        _fields(message),
+        message.body if with_bodies else message.body_bytes,
         message.deadline_ms if message.state is State.IN_FLIGHT else None,
         None if deliveries is None else msgspec.structs.astuple(deliveries),
-        message.deaths,
     )
 
 
