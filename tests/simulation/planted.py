@@ -1,6 +1,6 @@
 """Faults that can be planted in the broker, to see whether the simulator finds them.
 
-Four of them are found in use and were mended; here their mending is undone. The others are small and of the kinds that
+Four of them were found in use and mended; here their mending is undone. The others are small and of the kinds that
 slip in: a record that is not noted, an account that is not kept, somebody who is forgotten.
 """
 

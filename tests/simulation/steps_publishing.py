@@ -45,9 +45,7 @@ def _one(each: Publication) -> str:
     return each.body.decode() + (f"({more})" if more else "")
 
 
-@step(14)
-def publish(world: World, draw: random.Random) -> None:
-    queue, publications = world.some_queue(draw), _several(world, draw)
+def _publish(world: World, queue: str, publications: list[Publication]) -> None:
     world.note(f"publish to {queue}: {_told(publications)}")
     world.call(
         f"publish to {queue}",
@@ -56,6 +54,11 @@ def publish(world: World, draw: random.Random) -> None:
         queue=queue,
         uses=True,
     )
+
+
+@step(14)
+def publish(world: World, draw: random.Random) -> None:
+    _publish(world, world.some_queue(draw), _several(world, draw))
 
 
 @step(3)
@@ -66,14 +69,7 @@ def publish_large(world: World, draw: random.Random) -> None:
     for _ in range(draw.choice((2, 3, 5))):
         world.token += 1
         publications.append(Publication((b"m%d" % world.token).ljust(60, b".")))
-    world.note(f"publish to {queue}: {_told(publications)}")
-    world.call(
-        f"publish to {queue}",
-        world.broker.publish(queue, publications),
-        lambda results: _confirm(world, results),
-        queue=queue,
-        uses=True,
-    )
+    _publish(world, queue, publications)
 
 
 @step(5)
