@@ -21,6 +21,7 @@ import smista.core.claims
 import smista.core.dead_letters
 import smista.core.due
 import smista.core.entering
+import smista.core.receiving
 import smista.core.trimming
 import smista.engine.broker
 import smista.engine.claiming
@@ -49,6 +50,8 @@ _ENGINE = (
     smista.engine.staging,
 )
 _SIZES: tuple[tuple[ModuleType, str, object], ...] = (
+    (smista.core.receiving, "EXPIRED_AT_ONCE", 2),
+    (smista.core.claims, "CLAIMANTS_KEPT", 2),
     (smista.core.claims, "ENDED_KEPT", 4),
     (smista.core.browsing, "LOOKED_AT_MAX", 2),
     (smista.core.trimming, "MADE_ROOM_AT_ONCE", 3),

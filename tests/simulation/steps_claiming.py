@@ -8,7 +8,8 @@ from smista.engine.claiming import ClaimView
 from tests.simulation.steps import step
 from tests.simulation.world import World
 
-CONSUMERS = ("c", "e")
+CONSUMERS = ("c", "e", "f")
+"""One more than a queue remembers, see `stage`."""
 SESSIONS = ("s", "s", "t")
 
 
@@ -43,6 +44,8 @@ def _done_up_to(world: World, queue: str, consumer: str, number: int) -> None:
 @step(6)
 def claim(world: World, draw: random.Random) -> None:
     queue, consumer, session = _claimant(world, draw)
+    if draw.random() < 0.4:
+        consumer = draw.choice(CONSUMERS)  # so that a queue has to forget one
     acknowledged, last = _numbers(world, queue, consumer)
     after = draw.choice((acknowledged, acknowledged, last, last + 1))
     max_rows, max_bytes = draw.choice((1, 3, 5)), draw.choice((None, None, 12))
