@@ -2,13 +2,15 @@
 
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from smista.server.settings import ServerSettings, flag
-from tests.cli.conftest import Smista, address_of, process
+from tests.cli.conftest import Smista, address_of, plain_environment, process
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S
 
@@ -92,3 +94,27 @@ def test_a_flag_wins_over_a_variable(tmp_path: Path) -> None:
         address_of(serving)
     assert (tmp_path / "chosen").exists()
     assert not (tmp_path / "other").exists()
+
+
+def test_it_serves_though_nobody_can_read_where(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        serving = subprocess.Popen(
+            [sys.executable, "-m", "smista", "serve", "--memory", "--http-port", "0", "--amqp-port", "0"],
+            env=plain_environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    with serving:
+        assert serving.stderr is not None
+        lines = iter(serving.stderr)
+        said = next((line for line in lines if "listening" in line), "")
+        assert said.startswith(
+            "The output cannot be written: No space left on device. It was: http listening on http://"
+        )
+        with socket.create_connection(("127.0.0.1", int(said.rpartition(":")[2])), timeout=PATIENCE_S) as client:
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 200"
+        serving.send_signal(signal.SIGTERM)
+        assert "stopped" in list(lines)[-1]
+        assert serving.wait(PATIENCE_S) == 0

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from smista.cli.generated import GeneratedCommand, given, option
+from smista.cli.output import forget_broken_pipe, note
 
 EPILOG = "Flags win over SMISTA_* variables, those over the file. SIGTERM and Ctrl-C stop it in order, twice at once."
 
@@ -49,7 +50,16 @@ def serve(
     # Loaded after the settings were checked, so that a wrong flag is answered at once.
     from smista.server.serve import run
 
-    raise typer.Exit(run(settings))
+    raise typer.Exit(run(settings, announce))
+
+
+def announce(line: str) -> None:
+    """Print what whoever started the broker waits for. It serves on where nobody can read that."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        forget_broken_pipe()
+        note(f"The output cannot be written: {error.strerror or error}. It was: {line}")
 
 
 def _ordered(struct: type[Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """Serving: open the log, recover, listen, and stop in order.
 
-start    sockets bound ─▶ HTTP answers "not ready" ─▶ log opened and replayed ─▶ ready: a line per listener
+start    sockets listen ─▶ HTTP answers "not ready" ─▶ log opened and replayed ─▶ ready: a line per listener
 SIGTERM  no new connections ─▶ streams closed, their messages back ─▶ requests and confirms finish ─▶ log closed
          a second signal ends the process at once; what was confirmed is on disk anyway
 failure  the log cannot be written: nothing is confirmed any more, and the process ends with 1
@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,30 +31,26 @@ from smista.protocols.http.app import HttpDoor
 from smista.protocols.sqs.door import SqsDoor
 from smista.protocols.sqs.limits import SqsSettings
 from smista.server import logs
-from smista.server.errors import CannotListen
 from smista.server.http_protocol import make_protocol
+from smista.server.listening import BACKLOG, beginning_to_accept, listen, shown
 from smista.server.settings import ServerSettings
 from smista.server.websocket_protocol import WebSocketProtocol
 
 logger = logging.getLogger("smista.server")
 
-BACKLOG = 2048
 WATCH_S = 0.2
+HTTP_FLAG = "--http-port"
+AMQP_FLAG = "--amqp-port"
 
 
-def run(settings: ServerSettings, announce: Callable[[str], None] | None = None) -> int:
+def run(settings: ServerSettings, announce: Callable[[str], None]) -> int:
     """Serve until told to stop; returns the exit code. `announce` gets the lines that say what is listening."""
     logs.configure(settings.log_level, settings.log_format)
     try:
-        return uvloop.run(Server(settings, announce or _announce).run())
+        return uvloop.run(Server(settings, announce).run())
     except BrokerError as error:
         logger.error("cannot start: %s", error, extra={"fields": {"code": error.code}})
         return 2
-
-
-def _announce(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 class _Uvicorn(uvicorn.Server):
@@ -65,6 +59,11 @@ class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        assert sockets is not None
+        with beginning_to_accept(sockets[0], HTTP_FLAG):
+            await super().startup(sockets)
 
 
 class Server:
@@ -88,32 +87,50 @@ class Server:
 
     async def run(self) -> int:
         self._catch_signals()
-        listener = _listen(self._settings.host, self._settings.http_port, "--http-port")
-        amqp_listener = _listen(self._settings.host, self._settings.amqp_port, "--amqp-port")
-        http = self._uvicorn()
-        serving = asyncio.create_task(http.serve([listener]))
-        try:
-            broker = await self._recover()
-            if broker is None:
-                return 0
-            self._door.broker = broker
-            self._door.staging.start()
-            self._sqs.resume(broker)
-            amqp = AmqpDoor(broker, self._amqp_settings())
+        settings = self._settings
+        with (
+            listen(settings.host, settings.http_port, HTTP_FLAG) as listener,
+            listen(settings.host, settings.amqp_port, AMQP_FLAG) as amqp_listener,
+        ):
+            http = self._uvicorn()
+            serving = asyncio.create_task(http.serve([listener]))
+            try:
+                broker = await self._recover()
+                if broker is None:
+                    return 0
+                try:
+                    return await self._serve(broker, http, serving, listener, amqp_listener)
+                finally:
+                    await broker.close()
+            finally:
+                http.should_exit = http.force_exit = True
+                await asyncio.wait((serving,))
+
+    async def _serve(
+        self,
+        broker: Broker,
+        http: _Uvicorn,
+        serving: asyncio.Task[None],
+        listener: socket.socket,
+        amqp_listener: socket.socket,
+    ) -> int:
+        if serving.done():
+            await serving
+        self._door.broker = broker
+        self._door.staging.start()
+        self._sqs.resume(broker)
+        amqp = AmqpDoor(broker, self._amqp_settings())
+        with beginning_to_accept(amqp_listener, AMQP_FLAG):
             amqp_server = await asyncio.get_running_loop().create_server(
                 amqp.make_protocol, sock=amqp_listener, backlog=BACKLOG
             )
-            self._announce(f"http listening on http://{_shown(listener)}")
-            self._announce(f"amqp listening on amqp://{_shown(amqp_listener)}")
-            code = await self._until_told(broker, serving)
-            amqp_server.close()
-            await amqp.drain()
-            await self._drain(http, serving, broker)
-            return code
-        finally:
-            http.should_exit = http.force_exit = True
-            with contextlib.suppress(asyncio.CancelledError):
-                await serving
+        self._announce(f"http listening on http://{shown(listener)}")
+        self._announce(f"amqp listening on amqp://{shown(amqp_listener)}")
+        code = await self._until_told(broker, serving)
+        amqp_server.close()
+        await amqp.drain()
+        await self._drain(http, serving, broker)
+        return code
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
@@ -211,33 +228,6 @@ class Server:
         await self._door.staging.close()
         await broker.close()
         logger.info("stopped")
-
-
-def _shown(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _listen(host: str, port: int, flag: str) -> socket.socket:
-    """Bound, so that a port that is taken is known before the log is opened; listening comes later."""
-    try:
-        [family, kind, protocol, _, address] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        raise CannotListen(
-            f"Cannot listen on {host}, port {port}: {error.strerror or error}; {_cure(error, flag)}."
-        ) from None
-    return listener
-
-
-def _cure(error: OSError, flag: str) -> str:
-    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-        return "give an address of this machine by --host: 127.0.0.1 for itself alone, 0.0.0.0 for all it has"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"choose a port from 1024 up by {flag}"
-    return f"stop what is listening there, or choose another address by --host or port by {flag}"
 
 
 def _note_damage(damage: LogDamaged) -> None:
