@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from tests.waiting import PATIENCE_S
 
@@ -20,6 +20,8 @@ _AMQP_LISTENING = re.compile(r"amqp listening on amqp://\S+:(\d+)")
 
 class ServerProcess:
     """Started by `start`, on a free port unless told otherwise; `kill` is kill -9, `stop` is SIGTERM."""
+
+    module = "smista"
 
     def __init__(self, data: Path | None = None, *flags: str, variables: Mapping[str, str] | None = None) -> None:
         self._data = data
@@ -58,7 +60,7 @@ class ServerProcess:
     def start(self, *, port: int = 0, amqp_port: int = 0) -> ServerProcess:
         place = ["--memory"] if self._data is None else ["--data", str(self._data)]
         ports = ["--http-port", str(port), "--amqp-port", str(amqp_port)]
-        command = [sys.executable, "-m", "smista", "serve", *place, *ports]
+        command = [sys.executable, "-m", self.module, "serve", *place, *ports]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SMISTA_")}
         environment.update(self._variables)
         self._process = subprocess.Popen(
@@ -97,6 +99,11 @@ class ServerProcess:
         assert self._process is not None
         self._process.send_signal(number)
 
+    @property
+    def has_ended(self) -> bool:
+        assert self._process is not None
+        return self._process.poll() is not None
+
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
         self.wait()
@@ -109,8 +116,10 @@ class ServerProcess:
         assert self._process is not None
         return self._process.wait(PATIENCE_S)
 
-    def __enter__(self) -> ServerProcess:
-        return self if self._process is not None else self.start()
+    def __enter__(self) -> Self:
+        if self._process is None:
+            self.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -359,7 +359,7 @@ def test_a_second_signal_stops_it_at_once(server: ServerProcess, restarted: Call
         queue = http.new_queue()
         http.publish(queue, "confirmed")
     with socket.create_connection(server.address, timeout=PATIENCE_S) as slow:
-        slow.sendall(b"POST /v1/command HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        slow.sendall(b"POST /v1/command HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n{")
         with Caller(server.address) as http:
             http.send("GET", "/healthz")
         server.signal(signal.SIGTERM)
@@ -379,6 +379,49 @@ def test_a_request_that_takes_too_long_does_not_hold_it_up_for_ever(tmp_path: Pa
         with Caller(server.address) as http:
             http.send("GET", "/healthz")
         assert server.stop() == 0
+        with slow.makefile("rb") as file:
+            assert file.read().startswith(b"HTTP/1.1 503 ")
+    assert tracebacks(server) == ""
+
+
+def test_a_request_that_is_never_complete_does_not_hold_it_up(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path / "data", "--drain-timeout-s", "600", "--body-timeout-s", "600") as server,
+        socket.create_connection(server.address, timeout=PATIENCE_S) as slow,
+    ):
+        slow.sendall(b"POST /v1/command HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        with Caller(server.address) as http:
+            http.send("GET", "/healthz")
+        server.signal(signal.SIGTERM)
+        with slow.makefile("rb") as file:
+            answer = file.read()
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b'"code":"broker_closed"' in answer
+        assert server.wait() == 0
+    assert tracebacks(server) == ""
+    assert not says(server, "cutting off")()
+
+
+@pytest.mark.parametrize("messages", [1, 20], ids=["all written", "more to write"])
+def test_a_reader_of_an_answer_that_stands_still_does_not_hold_it_up(tmp_path: Path, messages: int) -> None:
+    patience = ("--drain-timeout-s", "600", "--body-timeout-s", "600", "--keep-alive-s", "600")
+    with (
+        ServerProcess(tmp_path / "data", *patience) as server,
+        Caller(server.address) as http,
+        socket.socket() as stalled,
+    ):
+        queue = http.new_queue()
+        for _ in range(messages):
+            http.publish(queue, "x" * 900_000)
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stalled.settimeout(PATIENCE_S)
+        stalled.connect(server.address)
+        body = json.dumps({"command": "queue.browse", "payload": {"queue": queue}}).encode()
+        stalled.sendall(b"POST /v1/command HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert stalled.recv(12) == b"HTTP/1.1 200"
+        assert server.stop() == 0
+    assert tracebacks(server) == ""
+    assert not says(server, "cutting off")()
 
 
 def test_a_reader_that_stands_still_does_not_hold_it_up(tmp_path: Path) -> None:
@@ -401,6 +444,48 @@ def test_a_reader_that_stands_still_does_not_hold_it_up(tmp_path: Path) -> None:
         stalled.sendall(bytes((0x81, 0x80 | len(request), 0, 0, 0, 0)) + request)
         eventually(lambda: http.stats(queue)["in_flight"] > 1)
         assert server.stop() == 0
+
+
+# -- stopping on a disk with faults -----------------------------------------------------------------------------------
+
+
+class FaultyServer(ServerProcess):
+    """Its log goes wrong while there is a file of that name, see `faulty.py`."""
+
+    module = "tests.server.faulty"
+
+    def __init__(self, data: Path, *flags: str) -> None:
+        super().__init__(data, *flags, variables={"SMISTA_FAULTS_IN": str(data.parent)})
+
+    def fault(self, name: str) -> Path:
+        path = self.data.parent / name
+        path.touch()
+        return path
+
+
+def is_waiting(http: Caller) -> bool:
+    """Whether something waits for the disk."""
+    [line] = [one for one in http.send("GET", "/metrics").body.splitlines() if one.startswith(b"smista_log_waiting_by")]
+    return float(line.split()[1]) > 0
+
+
+def test_who_waits_for_longer_than_a_stop_may_take_is_told_that_the_outcome_is_unknown(tmp_path: Path) -> None:
+    with (
+        FaultyServer(tmp_path / "data", "--drain-timeout-s", "0.1") as server,
+        Caller(server.address) as http,
+        http.another() as waiting,
+    ):
+        slow = server.fault("slow")
+        waiting.start_command("queue.declare", {"queue": "orders"})
+        eventually(lambda: is_waiting(http))
+        server.signal(signal.SIGTERM)
+        assert waiting.answer().refusal[:2] == (503, "outcome_unknown")
+        eventually(says(server, "cutting off what has not finished"))
+        slow.unlink()
+        assert server.wait() == 0
+    assert tracebacks(server) == ""
+    with ServerProcess(tmp_path / "data") as again, Caller(again.address) as http:
+        assert http.call("broker.info")["queues"] == 1
 
 
 # -- what it finds again ----------------------------------------------------------------------------------------------

@@ -19,9 +19,12 @@ from smista.server.settings import ServerSettings
 PROGRESS_BYTES_PER_S = 1024
 """What a sender or reader that others wait for has to manage on average."""
 STALL_S = 5.0
-"""How long a reader may stand still while more than `output_bytes_max` waits for it, or while the server stops."""
+"""How long a reader may stand still while more than `output_bytes_max` waits for it, and a reader or sender while the
+server stops."""
 LINGER_S = 5.0
 """How long a connection that was ended may take to be gone."""
+STOPPING_LINGER_S = 1.0
+"""The same while the server stops."""
 LOOK_AGAIN_S = 5.0
 """How often a connection is looked at that has no deadline: it may have been closed meanwhile and not be gone."""
 TURNED_AWAY_MAX = 128
@@ -133,8 +136,12 @@ class Output:
         """Begin to measure: from here on the reader has to take something."""
         self._since = now
         self._waiting_bytes = self._transport.get_write_buffer_size()
+        self.look_at = now + self.stretch_s
+
+    @property
+    def stretch_s(self) -> float:
         patience_s = self._settings.body_timeout_s
-        self.look_at = now + (min(STALL_S, patience_s) if self.is_over or self._is_hurried else patience_s)
+        return min(STALL_S, patience_s) if self.is_over or self._is_hurried else patience_s
 
     def hurry(self, now: float) -> None:
         """The server stops, and others wait for that: a reader that stands still has less time."""

@@ -30,6 +30,7 @@ from smista.server.connections import (
     LINGER_S,
     LOOK_AGAIN_S,
     PROGRESS_BYTES_PER_S,
+    STOPPING_LINGER_S,
     Connections,
     Output,
     end_writing,
@@ -114,6 +115,8 @@ class HttpProtocol(HttpToolsProtocol):
         """The request being answered; `cycle` is the one read last."""
         self.refusal: Refusal | None = None
         """To be answered when the requests before it have been."""
+        self.is_hurried = False
+        """The server stops: who sends or reads may not stand still for long."""
 
     # -- the connection -----------------------------------------------------------------------------------------------
 
@@ -177,10 +180,36 @@ class HttpProtocol(HttpToolsProtocol):
         self.parser = None  # type: ignore[assignment]  # as uvicorn does when the connection is lost
 
     def shutdown(self) -> None:
+        now = self.loop.time()
+        self.is_hurried = True
+        self.output.hurry(now)
         if self.phase is ENDING and self.refusal is None:
             self.transport.close()
         else:
             super().shutdown()
+        if self.transport.is_closing() and not self.flow.write_paused:
+            self.look_at = now
+        else:
+            self._set_look_at()
+
+    def cut_off(self) -> None:
+        """The server waits no longer. Who has got no answer yet is told so; half an answer must not look whole."""
+        if self.phase is ENDING and self.refusal is None:
+            return  # it has been answered, and may read that
+        cycle = self.running
+        if cycle is None or cycle.response_complete:
+            self.transport.close()
+        elif cycle.response_started:
+            cycle.disconnected = True
+            self.transport.abort()
+        else:
+            is_whole = cycle is not self.cycle or self.phase is not BODY
+            # For the application it is as if the client had gone.
+            cycle.disconnected = True
+            cycle.waiting_for_100_continue = False
+            cycle.message_event.set()
+            self.pipeline.clear()
+            self._answer(refusals.CUT_OFF if is_whole else refusals.STOPPING)
 
     # -- the parser's callbacks ---------------------------------------------------------------------------------------
 
@@ -331,12 +360,21 @@ class HttpProtocol(HttpToolsProtocol):
         """Close, and throw away what still comes."""
         self.phase = ENDING
         self.refusal = None
-        self.look_at = self.loop.time() + LINGER_S
+        self.look_at = self.loop.time() + self._linger_s
         self.flow.is_held = False
         self.flow.resume_reading()
         end_writing(self.transport)
 
     # -- deadlines ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _stretch_s(self) -> float:
+        """In which a body has to grow."""
+        return self.output.stretch_s if self.is_hurried else self.settings.body_timeout_s
+
+    @property
+    def _linger_s(self) -> float:
+        return STOPPING_LINGER_S if self.is_hurried else LINGER_S
 
     def _set_look_at(self) -> None:
         """Begin the deadline of the present state."""
@@ -347,7 +385,7 @@ class HttpProtocol(HttpToolsProtocol):
         elif self.phase is HEAD:
             self.look_at = now + self.settings.header_timeout_s
         elif self.phase is BODY:
-            self.look_at = now + self.settings.body_timeout_s
+            self.look_at = now + self._stretch_s
             self.window_bytes = self.body_bytes
         elif self.is_answering:
             self.look_at = now + LOOK_AGAIN_S
@@ -364,7 +402,7 @@ class HttpProtocol(HttpToolsProtocol):
         elif self.transport.is_closing():
             self.phase = ENDING
             self.refusal = None
-            self.look_at = now + LINGER_S
+            self.look_at = now + self._linger_s
         elif self.phase is HEAD or self.running is None:
             self._look_at_head(now)
         elif self.phase is BODY:
@@ -383,12 +421,12 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(refusals.header_too_slow(timeout_s))
 
     def _look_at_body(self, now: float) -> None:
-        stretch_s = self.settings.body_timeout_s
+        stretch_s = self._stretch_s
         is_our_delay = self.flow.was_paused_since(now - stretch_s) or self.cycle.waiting_for_100_continue
         if is_our_delay or self.body_bytes - self.window_bytes >= PROGRESS_BYTES_PER_S * stretch_s:
             self._set_look_at()
         else:
-            self._refuse(refusals.body_too_slow(stretch_s))
+            self._refuse(refusals.STOPPING if self.is_hurried else refusals.body_too_slow(stretch_s))
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -398,7 +436,7 @@ class HttpProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         if self.phase is ENDING:
-            self.look_at = self.loop.time() + LINGER_S
+            self.look_at = self.loop.time() + self._linger_s
         else:
             self._set_look_at()
 

@@ -38,6 +38,17 @@ NO_HANDSHAKE = Refusal(
     HTTPStatus.BAD_REQUEST, "malformed_request", "This is not the opening handshake of a WebSocket; see RFC 6455."
 )
 
+STOPPING = Refusal(
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "broker_closed",
+    "The broker is stopping, and the request was not complete; nothing was done. Send it again in a moment.",
+)
+CUT_OFF = Refusal(
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "outcome_unknown",
+    "The broker stopped before this was done, so it may or may not be; repeat it under the same deduplication id.",
+)
+
 
 def too_many_connections(connections_max: int) -> Refusal:
     return Refusal(

@@ -3,7 +3,7 @@
 start    sockets listen ─▶ HTTP answers "not ready" ─▶ log opened and replayed ─▶ ready: a line per listener
 SIGTERM  no new connections ─▶ streams closed, their messages back ─▶ requests and confirms finish ─▶ log closed
          a second signal ends the process at once; what was confirmed is on disk anyway
-failure  the log cannot be written: nothing is confirmed any more, and the process ends with 1
+failure  the log cannot be written, or not be closed: nothing is confirmed any more, and the process ends with 1
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import uvicorn
 import uvloop
 
 from smista.engine import Broker
@@ -31,39 +30,29 @@ from smista.protocols.http.app import HttpDoor
 from smista.protocols.sqs.door import SqsDoor
 from smista.protocols.sqs.limits import SqsSettings
 from smista.server import logs
-from smista.server.http_protocol import make_protocol
+from smista.server.http_server import HTTP_FLAG, HttpServer
 from smista.server.listening import BACKLOG, beginning_to_accept, listen, shown
 from smista.server.settings import ServerSettings
-from smista.server.websocket_protocol import WebSocketProtocol
 
 logger = logging.getLogger("smista.server")
 
 WATCH_S = 0.2
-HTTP_FLAG = "--http-port"
 AMQP_FLAG = "--amqp-port"
 
 
 def run(settings: ServerSettings, announce: Callable[[str], None]) -> int:
     """Serve until told to stop; returns the exit code. `announce` gets the lines that say what is listening."""
     logs.configure(settings.log_level, settings.log_format)
+    server = Server(settings, announce)
     try:
-        return uvloop.run(Server(settings, announce).run())
-    except BrokerError as error:
-        logger.error("cannot start: %s", error, extra={"fields": {"code": error.code}})
+        return uvloop.run(server.run())
+    except (BrokerError, OSError) as error:
+        more = logs.fields(code=error.code) if isinstance(error, BrokerError) else None
+        if server.has_started:
+            logger.critical("serving failed: %s", error, exc_info=error, extra=more)
+            return 1
+        logger.error("cannot start: %s", error, extra=more)
         return 2
-
-
-class _Uvicorn(uvicorn.Server):
-    """uvicorn, without its own ideas about signals."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        assert sockets is not None
-        with beginning_to_accept(sockets[0], HTTP_FLAG):
-            await super().startup(sockets)
 
 
 class Server:
@@ -71,6 +60,7 @@ class Server:
         self._settings = settings
         self._announce = announce
         self._stopping = asyncio.Event()
+        self.has_started = False
         self._log_reader = LogReader(
             None if settings.memory else Path(settings.data).absolute(), timeout_s=settings.bulk_timeout_s
         )
@@ -86,30 +76,35 @@ class Server:
         self._door.sqs = self._sqs = SqsDoor(lambda: self._door.broker, self._sqs_settings())
 
     async def run(self) -> int:
+        """The exit code. Raises why it could not start."""
         self._catch_signals()
         settings = self._settings
         with (
             listen(settings.host, settings.http_port, HTTP_FLAG) as listener,
             listen(settings.host, settings.amqp_port, AMQP_FLAG) as amqp_listener,
         ):
-            http = self._uvicorn()
+            http = HttpServer(self._door, settings)
             serving = asyncio.create_task(http.serve([listener]))
             try:
                 broker = await self._recover()
-                if broker is None:
-                    return 0
                 try:
-                    return await self._serve(broker, http, serving, listener, amqp_listener)
-                finally:
-                    await broker.close()
+                    code = 0
+                    if not self._stopping.is_set():
+                        code = await self._serve(broker, http, serving, listener, amqp_listener)
+                except BaseException:
+                    with contextlib.suppress(BrokerError):
+                        await broker.close()
+                    raise
+                return await self._close(broker, code)
             finally:
+                self._door.drain()
                 http.should_exit = http.force_exit = True
                 await asyncio.wait((serving,))
 
     async def _serve(
         self,
         broker: Broker,
-        http: _Uvicorn,
+        http: HttpServer,
         serving: asyncio.Task[None],
         listener: socket.socket,
         amqp_listener: socket.socket,
@@ -124,31 +119,16 @@ class Server:
             amqp_server = await asyncio.get_running_loop().create_server(
                 amqp.make_protocol, sock=amqp_listener, backlog=BACKLOG
             )
+        self.has_started = True
         self._announce(f"http listening on http://{shown(listener)}")
         self._announce(f"amqp listening on amqp://{shown(amqp_listener)}")
         code = await self._until_told(broker, serving)
         amqp_server.close()
         await amqp.drain()
-        await self._drain(http, serving, broker)
+        await self._drain(http, serving)
         return code
 
     # -- starting -----------------------------------------------------------------------------------------------------
-
-    def _uvicorn(self) -> _Uvicorn:
-        settings = self._settings
-        config = uvicorn.Config(
-            self._door,
-            http=make_protocol(settings),
-            ws=WebSocketProtocol,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
-            backlog=BACKLOG,
-        )
-        return _Uvicorn(config)
 
     def _amqp_settings(self) -> AmqpSettings:
         settings = self._settings
@@ -172,24 +152,17 @@ class Server:
             request_bytes_max=settings.request_bytes_max,
         )
 
-    async def _recover(self) -> Broker | None:
-        """The broker on its log; None when told to stop meanwhile."""
+    async def _recover(self) -> Broker:
         settings = self._settings
         log: Log = MemoryLog() if settings.memory else await asyncio.to_thread(SqliteLog.open, settings.data)
         on_damage = _note_damage if settings.on_damage == "serve" else None
-        opening = asyncio.create_task(
-            Broker.open(log, settings.broker(), on_damage=on_damage, read_routing=read_routing)
-        )
-        stopping = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        broker = await opening
-        if self._stopping.is_set():
-            await broker.close()
-            return None
+        broker = await Broker.open(log, settings.broker(), on_damage=on_damage, read_routing=read_routing)
         logger.info(
             "recovered",
-            extra={"fields": {"data": "memory" if settings.memory else settings.data, "log_bytes": broker.log_bytes}},
+            extra=logs.fields(
+                data="memory" if settings.memory else settings.data,
+                log_bytes=broker.log_bytes,
+            ),
         )
         return broker
 
@@ -219,15 +192,17 @@ class Server:
                 await asyncio.wait_for(self._stopping.wait(), WATCH_S)
         return 0
 
-    async def _drain(self, http: _Uvicorn, serving: asyncio.Task[None], broker: Broker) -> None:
+    async def _drain(self, http: HttpServer, serving: asyncio.Task[None]) -> None:
         self._door.drain()
         http.should_exit = True
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
+        await serving
         await self._log_reader.close()
         await self._door.staging.close()
+
+    async def _close(self, broker: Broker, code: int) -> int:
         await broker.close()
         logger.info("stopped")
+        return code
 
 
 def _note_damage(damage: LogDamaged) -> None:

@@ -101,6 +101,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.look_at = min(self.look_at, self.output.look_at)
         super().shutdown()
 
+    def cut_off(self) -> None:
+        """The server waits no longer."""
+        self.transport.abort()
+
     def handle_ping(self) -> None:
         # One chunk holds many pings; after an abort there is nobody to answer the rest to.
         if not self.transport.is_closing():

@@ -124,22 +124,28 @@ class HttpDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
-        if kind == "http":
-            if self.sqs is not None and self.sqs.claims(scope):
-                await self.sqs(scope, receive, send)
-                return
-            try:
-                await self._http(scope, receive, send)
-            except Disconnected:
-                return
-            except Exception:
-                # Ours, not the client's: it is told so in the usual shape, and we are told where.
-                logger.exception("a request failed", extra={"fields": {"path": scope["path"]}})
-                await respond(send, 500, JSON.content_type, _INTERNAL_ERROR)
-        elif kind == "websocket":
-            await self._websocket(scope, receive, send)
-        else:
-            raise RuntimeError(f"this application does not speak ASGI's {kind}")
+        try:
+            if kind == "http":
+                if self.sqs is not None and self.sqs.claims(scope):
+                    await self.sqs(scope, receive, send)
+                else:
+                    await self._http(scope, receive, send)
+            elif kind == "websocket":
+                await self._websocket(scope, receive, send)
+            else:
+                raise RuntimeError(f"this application does not speak ASGI's {kind}")
+        except Disconnected:
+            return
+        except asyncio.CancelledError:
+            # The server has told the client, and ends this task; that is no fault that somebody should hear of.
+            if not self._draining.is_set():
+                raise
+        except Exception:
+            if kind != "http":
+                raise
+            # Ours, not the client's: it is told so in the usual shape, and we are told where.
+            logger.exception("a request failed", extra={"fields": {"path": scope["path"]}})
+            await respond(send, 500, JSON.content_type, _INTERNAL_ERROR)
 
     def drain(self) -> None:
         """Take no new work: long polls end, streams are told to go, and get their deliveries taken back."""
