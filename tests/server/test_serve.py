@@ -469,6 +469,36 @@ def is_waiting(http: Caller) -> bool:
     return float(line.split()[1]) > 0
 
 
+def test_a_log_that_cannot_be_closed_is_told_and_ends_it_with_1(tmp_path: Path) -> None:
+    with FaultyServer(tmp_path / "data") as server:
+        server.fault("broken")
+        assert server.stop() == 1
+    assert says(server, "closing the log failed: the log in there failed")()
+    assert not says(server, "cannot start")()
+    assert not says(server, "smista.server stopped")()
+    assert tracebacks(server) == ""
+
+
+def test_who_waits_for_room_on_a_full_disk_is_told_that_the_outcome_is_unknown(tmp_path: Path) -> None:
+    with (
+        FaultyServer(tmp_path / "data", "--drain-timeout-s", "600") as server,
+        Caller(server.address) as http,
+        http.another() as waiting,
+        stream_to(server) as stream,
+    ):
+        server.fault("full")
+        waiting.start_command("queue.declare", {"queue": "orders"})
+        stream.send(json.dumps({"id": 1, "command": "queue.declare", "payload": {"queue": "others"}}))
+        eventually(lambda: is_waiting(http) and http.call("broker.info")["queues"] == 2)
+        server.signal(signal.SIGTERM)
+        assert waiting.answer().refusal[:2] == (503, "outcome_unknown")
+        assert json.loads(stream.recv(PATIENCE_S))["error"]["code"] == "outcome_unknown"
+        assert server.wait() == 1
+    assert says(server, "bytes that were not confirmed could not be written: the disk that holds the log")()
+    assert not says(server, "smista.server stopped\n")()
+    assert tracebacks(server) == ""
+
+
 def test_who_waits_for_longer_than_a_stop_may_take_is_told_that_the_outcome_is_unknown(tmp_path: Path) -> None:
     with (
         FaultyServer(tmp_path / "data", "--drain-timeout-s", "0.1") as server,

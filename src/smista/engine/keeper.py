@@ -110,6 +110,9 @@ class Keeper:
         await asyncio.sleep(0)
         await asyncio.to_thread(self._log.close)
 
+    def stop_waiting_for_room(self) -> None:
+        self._committer.stop_waiting_for_room()
+
     # -- durability ---------------------------------------------------------------------------------------------------
 
     def durable(self) -> asyncio.Future[None]:

@@ -150,6 +150,10 @@ class RunningBroker:
             await asyncio.gather(*self._errands, return_exceptions=True)
         await self._keeper.close()
 
+    def stop_waiting_for_room(self) -> None:
+        """About to be closed: what finds the disk full from now on fails at once, with `OutcomeUnknown`."""
+        self._keeper.stop_waiting_for_room()
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -123,6 +123,8 @@ class Server:
         self._announce(f"http listening on http://{shown(listener)}")
         self._announce(f"amqp listening on amqp://{shown(amqp_listener)}")
         code = await self._until_told(broker, serving)
+        # A disk that is full may stay so for ever: whoever waits for room learns now that the outcome is unknown.
+        broker.stop_waiting_for_room()
         amqp_server.close()
         await amqp.drain()
         await self._drain(http, serving)
@@ -200,7 +202,19 @@ class Server:
         await self._door.staging.close()
 
     async def _close(self, broker: Broker, code: int) -> int:
-        await broker.close()
+        """Close the log; returns the exit code."""
+        try:
+            await broker.close()
+        except BrokerError as error:
+            logger.error("closing the log failed: %s", error, extra=logs.fields(code=error.code))
+            return 1
+        if code == 0 and broker.failure is not None:
+            logger.error(
+                "stopped, and %d bytes that were not confirmed could not be written: %s",
+                broker.measures().log.waiting_bytes,
+                broker.failure,
+            )
+            return 1
         logger.info("stopped")
         return code
 
