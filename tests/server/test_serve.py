@@ -364,10 +364,28 @@ def test_a_second_signal_stops_it_at_once(server: ServerProcess, restarted: Call
             http.send("GET", "/healthz")
         server.signal(signal.SIGTERM)
         eventually(says(server, "stopping: no new connections"))
-        server.signal(signal.SIGTERM)
+
+        def has_ended() -> bool:
+            server.signal(signal.SIGTERM)
+            # Its body grows, so that it is not cut off before.
+            slow.sendall(b"x" * 1024)
+            return server.has_ended
+
+        with contextlib.suppress(ConnectionError):
+            eventually(has_ended)
         assert server.wait() == 128 + signal.SIGTERM
     http = restarted()
     assert [message["message"] for message in http.receive(queue)] == ["confirmed"]
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(server: ServerProcess) -> None:
+    """As from `timeout`, which signals a process and then its group."""
+    server.signal(signal.SIGSTOP)
+    server.signal(signal.SIGTERM)
+    server.signal(signal.SIGINT)
+    server.signal(signal.SIGCONT)
+    assert server.wait() == 0
+    eventually(says(server, "smista.server stopped"))
 
 
 def test_a_request_that_takes_too_long_does_not_hold_it_up_for_ever(tmp_path: Path) -> None:

@@ -36,8 +36,11 @@ from smista.server.settings import ServerSettings
 
 logger = logging.getLogger("smista.server")
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 WATCH_S = 0.2
 AMQP_FLAG = "--amqp-port"
+ECHO_STEP_S = 0.1
+ECHO_STEPS = 5
 
 
 def run(settings: ServerSettings, announce: Callable[[str], None]) -> int:
@@ -60,6 +63,7 @@ class Server:
         self._settings = settings
         self._announce = announce
         self._stopping = asyncio.Event()
+        self._echo_steps = 0
         self.has_started = False
         self._log_reader = LogReader(
             None if settings.memory else Path(settings.data).absolute(), timeout_s=settings.bulk_timeout_s
@@ -100,6 +104,9 @@ class Server:
                 self._door.drain()
                 http.should_exit = http.force_exit = True
                 await asyncio.wait((serving,))
+                if self._stopping.is_set():
+                    # The loop takes its handlers along, and a signal too many would then decide how the process ends.
+                    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
     async def _serve(
         self,
@@ -172,15 +179,24 @@ class Server:
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
 
     def _signalled(self, number: signal.Signals) -> None:
-        if self._stopping.is_set():
+        if not self._stopping.is_set():
+            logger.info("stopping: no new connections, letting requests finish")
+            self._stopping.set()
+            self._pass_echoes(ECHO_STEPS)
+        elif self._echo_steps == 0:
             logger.warning("stopped at once by a second signal")
             os._exit(128 + number)
-        logger.info("stopping: no new connections, letting requests finish")
-        self._stopping.set()
+
+    def _pass_echoes(self, steps: int) -> None:
+        """For half a second another signal is taken for the same one: `timeout` and other supervisors signal a process
+        and then its group. In steps: a loop that was held up finds a time over before it reads what came meanwhile."""
+        self._echo_steps = steps
+        if steps:
+            asyncio.get_running_loop().call_later(ECHO_STEP_S, self._pass_echoes, steps - 1)
 
     async def _until_told(self, broker: Broker, serving: asyncio.Task[None]) -> int:
         """Serve until a signal, or until the broker or its listener can no more."""
