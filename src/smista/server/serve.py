@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -163,14 +164,19 @@ class Server:
 
     async def _recover(self) -> Broker:
         settings = self._settings
+        started_s = time.monotonic()
         log: Log = MemoryLog() if settings.memory else await asyncio.to_thread(SqliteLog.open, settings.data)
         on_damage = _note_damage if settings.on_damage == "serve" else None
         broker = await Broker.open(log, settings.broker(), on_damage=on_damage, read_routing=read_routing)
+        queues = [(name, space) for space in broker.namespaces() for name in broker.queue_names(namespace=space)]
         logger.info(
             "recovered",
             extra=logs.fields(
                 data="memory" if settings.memory else settings.data,
                 log_bytes=broker.log_bytes,
+                queues=len(queues),
+                messages=sum(broker.message_count(name, namespace=space) for name, space in queues),
+                took_ms=round((time.monotonic() - started_s) * 1000),
             ),
         )
         return broker
