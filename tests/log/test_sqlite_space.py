@@ -217,6 +217,76 @@ def test_a_large_drop_is_carried_out_in_slices(tmp_path: Path, disk: FailingDisk
     log.close()
 
 
+def fill_and_spend(log: SqliteLog) -> None:
+    """Append until the disk is full and the reserve is spent."""
+    while not log.is_reserve_spent:
+        log.append(log.next_position, os.urandom(100_000))
+
+
+def test_what_is_free_inside_the_log_is_told(tmp_path: Path) -> None:
+    log = SqliteLog.open(tmp_path, reserve_bytes=0, wal_bytes=MIB)
+    for _ in range(100):
+        log.append(log.next_position, bytes(100_000))
+    assert log.reusable_bytes() <= MIB, "only the write-ahead log"
+    log.drop(101)
+    tidy_up(log)
+    size_bytes = (tmp_path / "log.db").stat().st_size
+    free_bytes = log.reusable_bytes()
+    assert 9 * MIB < free_bytes <= size_bytes + MIB
+    for _ in range(50):
+        log.append(log.next_position, bytes(100_000))
+    tidy_up(log)
+    assert (tmp_path / "log.db").stat().st_size == size_bytes, "it did not have to grow"
+    assert log.reusable_bytes() < free_bytes - 4 * MIB
+    log.close()
+    log = SqliteLog.open(tmp_path, reserve_bytes=0, wal_bytes=MIB)
+    assert log.reusable_bytes() > 3 * MIB
+    log.close()
+
+
+def test_a_log_gives_its_free_space_back_when_the_reserve_needs_it(
+    tmp_path: Path, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps up to `slack_bytes` for new blocks: more than a small disk has to spare."""
+    capacity_bytes = 16 * MIB
+    log = SqliteLog.open(tmp_path, vfs=disk.vfs, reserve_bytes=8 * MIB, wal_bytes=MIB)
+    disk.capacity_bytes = capacity_bytes
+
+    def free_bytes(self: SqliteLog) -> int:
+        return max(0, capacity_bytes - sum(entry.stat().st_size for entry in tmp_path.iterdir()))
+
+    monkeypatch.setattr(SqliteLog, "_disk_free_bytes", free_bytes)
+    fill_and_spend(log)
+    for _ in range(3):
+        assert not log.restore_reserve(), "nothing was dropped"
+        tidy_up(log)
+    log.drop(log.next_position)
+    for _ in range(5):
+        tidy_up(log)
+        if log.restore_reserve():
+            break
+    assert not log.is_reserve_spent
+    assert log.size_bytes() < 5 * MIB
+    fill_and_spend(log)
+    log.close()
+
+
+def test_free_space_that_would_not_make_up_for_the_reserve_is_kept(
+    tmp_path: Path, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would take it, and acknowledgements live on it."""
+    log = SqliteLog.open(tmp_path, vfs=disk.vfs, reserve_bytes=8 * MIB, wal_bytes=MIB)
+    disk.capacity_bytes = 14 * MIB
+    monkeypatch.setattr(SqliteLog, "_disk_free_bytes", lambda self: 0)
+    fill_and_spend(log)
+    log.drop(10)
+    tidy_up(log)
+    assert not log.restore_reserve()
+    tidy_up(log)
+    assert log.reusable_bytes() > MIB // 2
+    log.close()
+
+
 ON_A_SMALL_DISK = """
 import os, sys
 from smista.log import SqliteLog

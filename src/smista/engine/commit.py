@@ -58,6 +58,7 @@ class Committer:
         self._jobs: queue.SimpleQueue[tuple[int, bytes] | Job | None] = queue.SimpleQueue()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._failure: BaseException | None = None
+        self._is_restoring = False
         self._has_stopped = threading.Event()
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         self._thread = threading.Thread(target=self._run, name="smista-log", daemon=True)
@@ -77,7 +78,11 @@ class Committer:
         self._jobs.put(lambda: self._log.drop(position))
 
     def restore_reserve(self) -> None:
-        self._jobs.put(self._restore_reserve)
+        """Set the reserve aside again if there is space, after all that was submitted. What the log can do to make that
+        space, it does after this."""
+        if not self._is_restoring:
+            self._is_restoring = True
+            self._jobs.put(self._restore_reserve)
 
     def wait_for(self, position: int) -> asyncio.Future[None]:
         """A future that is done when block `position` is durable, or fails with `OutcomeUnknown`."""
@@ -160,10 +165,8 @@ class Committer:
                 return True
 
     def _restore_reserve(self) -> None:
-        try:
-            self._log.restore_reserve()
-        except LogFull:
-            return
+        self._is_restoring = False
+        self._log.restore_reserve()
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
         if not self._loop.is_closed():

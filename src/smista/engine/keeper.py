@@ -257,6 +257,9 @@ class Keeper:
     def _block_durable(self, position: int) -> None:
         self._paging.block_durable(position)
         self._seal_if_idle()
+        self._reclaim_if_worth()
+
+    def _reclaim_if_worth(self) -> None:
         if not self._is_reclaiming and not self._is_closed and self._reclaimer.next_block() is not None:
             self._is_reclaiming = True
             self._spawn(self._reclaim())
@@ -273,6 +276,9 @@ class Keeper:
                 if self._reclaimer.is_pass_over(position):
                     break
                 if self._reclaimer.needs_reading(position):
+                    if floor is not None and self._reclaimer.is_space_wanted:
+                        # What is written again may need the space.
+                        await self._drop(floor)
                     try:
                         block = await self._read(position)
                     except LogDamaged as damage:
@@ -321,20 +327,33 @@ class Keeper:
             self._on_failed(error)
 
     def _look_around(self) -> None:
-        """A few times a second: how disk and memory stand."""
+        """A few times a second: how disk and memory stand, and whether blocks have become old, or space scarce, though
+        nothing is written."""
         if self._is_closed:
             return
         self._judge()
+        self._reclaim_if_worth()
         self._watch_timer = self._loop.call_later(self._settings.watch_interval_s, self._look_around)
 
     def _judge(self) -> None:
         if self.failure is not None:
             return
-        free_bytes = self._committer.free_bytes = self._log.free_bytes()
+        try:
+            free_bytes, reusable_bytes = self._log.free_bytes(), self._log.reusable_bytes()
+        except LogError:
+            # Its thread has met a failure, and reports it in a moment.
+            return
+        self._committer.free_bytes = free_bytes
         is_spent = self._log.is_reserve_spent
-        if is_spent and free_bytes is not None and free_bytes >= self._settings.disk_free_bytes_min:
+        if is_spent:
             self._committer.restore_reserve()
-        self.pressure.look(free_bytes=free_bytes, is_full=self._committer.is_full, is_reserve_spent=is_spent)
+        self.pressure.look(
+            free_bytes=free_bytes,
+            reusable_bytes=reusable_bytes,
+            is_full=self._committer.is_full,
+            is_reserve_spent=is_spent,
+        )
+        self._reclaimer.is_space_wanted = self.pressure.is_space_wanted
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

@@ -1,7 +1,16 @@
 """When to refuse publishes: disk or memory running low. Consuming goes on, and frees both.
 
-Two watermarks on the disk: publishes are refused below the higher one, and the log itself keeps a reserve file below
-that, so that acknowledgements can still be written on a disk that others have filled.
+    room on the disk
+      plenty      the log keeps blocks for its readers as long as it was asked to
+      ──────────  a quarter above `disk_free_bytes_min`
+      scarce      whatever is not needed goes, also what readers might still have wanted
+      ──────────  `disk_free_bytes_min`
+      low         publishes are refused as well
+      ──────────  nothing is left
+      full        the log gives up its reserve, so that acknowledgements can still be written
+
+Room is what is free on the disk, and what the log has taken of it and does not need any more: a queue that was emptied
+leaves its space there.
 """
 
 from __future__ import annotations
@@ -35,16 +44,22 @@ class Pressure:
         self._memory_bytes = memory_bytes
         self.refusal: ResourceLow | None = None
         """Why publishes are refused just now; None while they are not."""
+        self.is_space_wanted = False
+        """Whether publishing wants the space that the log keeps for its readers."""
 
-    def look(self, *, free_bytes: int | None, is_full: bool, is_reserve_spent: bool) -> None:
-        self.refusal = self._judge(free_bytes, is_full=is_full, is_reserve_spent=is_reserve_spent)
+    def look(self, *, free_bytes: int | None, reusable_bytes: int, is_full: bool, is_reserve_spent: bool) -> None:
+        """`free_bytes` are those of the disk, None without one; `reusable_bytes` those that the log has to spare."""
+        room_bytes = None if free_bytes is None else free_bytes + reusable_bytes
+        scarce_bytes = self._disk_free_bytes_min + self._disk_free_bytes_min // 4
+        self.is_space_wanted = is_full or is_reserve_spent or (room_bytes is not None and room_bytes < scarce_bytes)
+        self.refusal = self._judge(room_bytes, is_full=is_full or is_reserve_spent)
 
-    def _judge(self, free_bytes: int | None, *, is_full: bool, is_reserve_spent: bool) -> ResourceLow | None:
-        if is_full or is_reserve_spent:
+    def _judge(self, room_bytes: int | None, *, is_full: bool) -> ResourceLow | None:
+        if is_full:
             return LowDisk("The disk is full; nothing was stored. Free some space, or consume what is queued.")
-        if free_bytes is not None and free_bytes < self._disk_free_bytes_min:
+        if room_bytes is not None and room_bytes < self._disk_free_bytes_min:
             return LowDisk(
-                f"Only {free_bytes} bytes are free on the disk, below the limit of {self._disk_free_bytes_min}; "
+                f"Only {room_bytes} bytes are free on the disk, below the limit of {self._disk_free_bytes_min}; "
                 "nothing was stored. Free some space, or consume what is queued."
             )
         if self._memory_bytes_max is not None:

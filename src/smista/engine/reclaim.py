@@ -4,6 +4,9 @@ Blocks are dropped from the front only, so a record can never go before the mess
 about twice what is needed plus what `log_retention` asks to keep for readers of the log. A block with nothing alive in
 it, and nothing lasting (declarations, claims, commits, deduplication memory), is dropped unread; that is the common
 case by far.
+
+While publishing wants the space, nothing is kept for readers of the log, and no more than a quarter beside what is
+needed: a disk that is full must not stay full of what nobody has to keep.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from smista.log import records
 from smista.log.records import Kind, Record
 
 SLACK_BYTES = 8 << 20
+SLACK_BYTES_WANTED = 1 << 20
+"""... while space is wanted: less would have declarations written again and again for next to nothing."""
 
 
 class Kept(NamedTuple):
@@ -60,8 +65,10 @@ class Reclaimer:
         self._blocks: deque[tuple[int, int, int]] = deque()
         self.total_bytes = 0
         self._pass_end = 0
-        self._needed_bytes = 0
-        """What the last whole pass could not get rid of: declarations and deduplication memory count as well."""
+        self._lasting_bytes = 0
+        """What the last whole pass could not get rid of beside live messages: declarations, deduplication memory."""
+        self.is_space_wanted = False
+        """Whether publishing wants the space more than readers of the log do."""
 
     def block_written(self, position: int, size: int, at_ms: int) -> None:
         self._blocks.append((position, size, at_ms))
@@ -84,7 +91,11 @@ class Reclaimer:
         if len(self._blocks) < 2:
             return None
         position, _, at_ms = self._blocks[0]
-        if self.total_bytes <= 2 * max(self._recorder.live_total, self._needed_bytes) + self._slack_bytes:
+        needed_bytes = self._recorder.live_total + self._lasting_bytes
+        if self.is_space_wanted:
+            spare_bytes = needed_bytes // 4 + min(self._slack_bytes, SLACK_BYTES_WANTED)
+            return position if self.total_bytes > needed_bytes + spare_bytes else None
+        if self.total_bytes <= 2 * needed_bytes + self._slack_bytes:
             return None
         if self.total_bytes <= self._retention_bytes and self._clock.now_ms() - at_ms < self._retention_ms:
             return None
@@ -98,7 +109,7 @@ class Reclaimer:
         and going on would only write it again and again."""
         if position <= self._pass_end:
             return False
-        self._needed_bytes = self.total_bytes
+        self._lasting_bytes = max(0, self.total_bytes - self._recorder.live_total)
         return True
 
     def needs_reading(self, position: int) -> bool:

@@ -15,7 +15,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_retention_ms: int = 3_600_000
     """Blocks younger than this are kept for readers of the log, as long as ..."""
     log_retention_bytes: int = 256 * MIB
-    """... the log is not larger than this."""
+    """... the log is not larger than this and the disk is not nearly full."""
     log_slack_bytes: int = 8 * MIB
     """How much dead weight the log may carry before it is reclaimed, beside as much as is alive."""
     block_bytes_max: int = MIB // 4
@@ -24,7 +24,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     waiting_bytes_max: int = 32 * MIB
     """When more than this waits to be written, publishers wait."""
     disk_free_bytes_min: int = 128 * MIB
-    """Publishes are refused when less is free."""
+    """Publishes are refused when less is free. Below a quarter more, nothing is kept for readers of the log."""
     memory_bytes_max: int | None = None
     """Publishes are refused when the process uses more; None for no limit."""
     claim_session_ms: int = 15_000

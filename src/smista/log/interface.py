@@ -87,6 +87,11 @@ class Log(Protocol):
         """Free space on the disk that holds the log; None when there is no disk of its own."""
         ...
 
+    def reusable_bytes(self) -> int:
+        """Space that the log takes already and new blocks can use: what dropped blocks have left, and the length of a
+        write-ahead log."""
+        ...
+
     @property
     def is_reserve_spent(self) -> bool:
         """Whether the space set aside for a full disk was given up. New messages should then be refused, so
@@ -94,7 +99,8 @@ class Log(Protocol):
         ...
 
     def restore_reserve(self) -> bool:
-        """Set the reserve aside again; False when there is no space for it yet."""
+        """Set the reserve aside again; False when there is no space for it yet. Where the log itself keeps enough
+        free space for it, later calls of `tidy` give that back to the disk, and a later call succeeds."""
         ...
 
     def close(self) -> None:

@@ -98,6 +98,9 @@ class MemoryLog:
         self._check_open()
         return None
 
+    def reusable_bytes(self) -> int:
+        return 0
+
     @property
     def is_reserve_spent(self) -> bool:
         return False

@@ -25,12 +25,20 @@ class Reserve:
         self.is_spent = False
         self.is_spent = not self.restore()
 
+    @property
+    def missing_bytes(self) -> int:
+        """How much space it takes to set all of it aside again."""
+        return max(0, self._size_bytes - self._kept_bytes())
+
+    def _kept_bytes(self) -> int:
+        return self._path.stat().st_size if self._path.exists() else 0
+
     def restore(self) -> bool:
         """Set the space aside; False when there is not enough."""
         if self._size_bytes == 0:
             files.remove(self._path)
             return True
-        kept_bytes = self._path.stat().st_size if self._path.exists() else 0
+        kept_bytes = self._kept_bytes()
         try:
             _allocate(self._path, self._size_bytes)
         except OSError as error:

@@ -157,8 +157,8 @@ class SqliteLog:
         if self._writer.is_checkpoint_due:
             return self._checkpoint() and self._writer.has_space_to_return
         if self._writer.has_space_to_return:
-            self._write(self._writer.return_space)
-            return True
+            # Never at the cost of the reserve.
+            return self._writer.return_space() or (self._checkpoint() and self._writer.return_space())
         return False
 
     def _write(self, transaction: Callable[[], bool]) -> None:
@@ -227,8 +227,15 @@ class SqliteLog:
 
     def free_bytes(self) -> int | None:
         self._check_usable()
+        return self._disk_free_bytes()
+
+    def _disk_free_bytes(self) -> int:
         disk = os.statvfs(self._path)
         return disk.f_bavail * disk.f_frsize
+
+    def reusable_bytes(self) -> int:
+        self._check_usable()
+        return self._writer.free_bytes + self._writer.wal_bytes()
 
     @property
     def is_reserve_spent(self) -> bool:
@@ -237,7 +244,14 @@ class SqliteLog:
     def restore_reserve(self) -> bool:
         self._check_usable()
         with self._ending_on_error():
-            return self._reserve.restore()
+            missing_bytes = self._reserve.missing_bytes - self._disk_free_bytes()
+            if missing_bytes <= 0 and self._reserve.restore():
+                self._writer.is_giving_back = False
+                return True
+            # Only where that is enough: what goes back to the file system may be taken by others. The write-ahead log
+            # does not count, as it would only grow again.
+            self._writer.is_giving_back = missing_bytes <= self._writer.free_bytes
+            return False
 
     def close(self) -> None:
         if self._is_closed:

@@ -1,0 +1,210 @@
+"""A disk that was full of messages takes new ones when they have been consumed, by itself and however it got there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from smista.engine import BrokerSettings
+from smista.engine.pressure import Pressure
+from smista.errors import LowDisk
+from smista.log import Log
+from tests.engine.bench import Bench, KeptLog, until
+
+FREE_MIN = 1_000_000
+BODY = b"x" * 10_000
+
+
+class SmallLog(KeptLog):
+    """On a disk of a few megabytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capacity_bytes = 4 * FREE_MIN
+
+    def free_bytes(self) -> int | None:
+        return self.capacity_bytes - self.size_bytes()
+
+    @property
+    def is_roomy(self) -> bool:
+        return self.capacity_bytes - self.size_bytes() >= FREE_MIN
+
+
+class SmallPlace:
+    def __init__(self) -> None:
+        self.log = SmallLog()
+
+    def open(self) -> Log:
+        return self.log
+
+
+Small = tuple[Bench, SmallLog]
+
+
+@pytest.fixture
+async def small() -> AsyncIterator[Small]:
+    """A broker that would keep everything for readers of its log, and does not have the space."""
+    place = SmallPlace()
+    settings = BrokerSettings(
+        disk_free_bytes_min=FREE_MIN, log_retention_bytes=1 << 40, log_slack_bytes=100_000, watch_interval_s=0.01
+    )
+    bench = Bench(place, settings)
+    await bench.open()
+    await bench.declare()
+    yield bench, place.log
+    await bench.broker.close()
+
+
+async def fill(bench: Bench, log: SmallLog) -> int:
+    """Publish until the disk is low; how many messages that took."""
+    count = 0
+    while log.is_roomy:
+        await bench.publish(BODY)
+        count += 1
+    await until(lambda: bench.broker.refusal is not None)
+    with pytest.raises(LowDisk):
+        await bench.publish(b"refused")
+    return count
+
+
+async def taken_again(bench: Bench) -> None:
+    await until(lambda: bench.broker.refusal is None)
+    await bench.publish(b"taken")
+
+
+async def test_after_a_full_disk_was_emptied_publishes_are_taken_again(small: Small) -> None:
+    bench, log = small
+    for _ in range(3):
+        await fill(bench, log)
+        while deliveries := await bench.broker.receive("orders", 100):
+            await bench.acknowledge(*deliveries)
+        await taken_again(bench)
+    assert bench.broker.failure is None
+
+
+async def test_consuming_a_part_makes_room_for_as_much(small: Small) -> None:
+    bench, log = small
+    count = await fill(bench, log)
+    await bench.acknowledge(*await bench.broker.receive("orders", count // 3))
+    await taken_again(bench)
+    await bench.restart()
+    assert bench.counts()[0] == count - count // 3 + 1
+
+
+async def test_a_disk_that_others_fill_makes_the_log_smaller_though_nothing_is_written(small: Small) -> None:
+    bench, log = small
+    for _ in range(100):
+        await bench.publish(BODY)
+        await bench.acknowledge(await bench.receive_one())
+    await bench.broker.durable()
+    assert log.first_position == 1, "kept for readers"
+    written, log.capacity_bytes = log.next_position, FREE_MIN + 500_000
+    await until(lambda: log.first_position > 1)
+    await taken_again(bench)
+    assert log.next_position < written + 20
+
+
+async def test_what_readers_may_want_goes_before_any_publish_is_refused(small: Small) -> None:
+    bench, log = small
+    for _ in range(1_000):
+        await bench.publish(BODY)
+        await bench.acknowledge(await bench.receive_one())
+        if (log.free_bytes() or 0) < FREE_MIN + FREE_MIN // 4:
+            # The broker looks at the disk more often than anybody can fill a quarter of the limit.
+            await until(lambda: bench.broker._keeper.pressure.is_space_wanted or log.first_position > 1)
+            await until(lambda: not bench.broker._keeper._is_reclaiming)
+    assert log.first_position > 1
+
+
+async def test_blocks_that_have_become_old_go_though_nothing_is_written(small: Small) -> None:
+    bench, log = small
+    await bench.restart(
+        BrokerSettings(disk_free_bytes_min=0, log_slack_bytes=0, log_retention_ms=60_000, watch_interval_s=0.01)
+    )
+    for _ in range(10):
+        await bench.publish(BODY)
+        await bench.acknowledge(await bench.receive_one())
+    assert log.first_position == 1
+    bench.pass_time(60_000)
+    await until(lambda: log.first_position > 1)
+
+
+@pytest.mark.parametrize(("free", "reusable", "is_wanted", "is_refused"), [
+    (None, 0, False, False),
+    (1250, 0, False, False),
+    (1249, 0, True, False),
+    (249, 1000, True, False),
+    (999, 0, True, True),
+    (0, 999, True, True),
+    (0, 1250, False, False),
+])  # fmt: skip
+def test_room_is_what_the_disk_and_the_log_have_to_spare(
+    free: int | None, reusable: int, is_wanted: bool, is_refused: bool
+) -> None:
+    pressure = Pressure(disk_free_bytes_min=1000, memory_bytes_max=None)
+    pressure.look(free_bytes=free, reusable_bytes=reusable, is_full=False, is_reserve_spent=False)
+    assert (pressure.is_space_wanted, pressure.refusal is not None) == (is_wanted, is_refused)
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_a_full_disk_wants_space_whatever_is_free(is_full: bool) -> None:
+    pressure = Pressure(disk_free_bytes_min=0, memory_bytes_max=None)
+    pressure.look(free_bytes=1 << 40, reusable_bytes=0, is_full=is_full, is_reserve_spent=not is_full)
+    assert pressure.is_space_wanted
+    assert isinstance(pressure.refusal, LowDisk)
+
+
+ON_A_SMALL_DISK = """
+import asyncio, sys
+from smista.core.message import Publication
+from smista.engine import Broker, BrokerSettings
+from smista.errors import LowDisk
+from smista.log import SqliteLog
+
+async def main():
+    settings = BrokerSettings(disk_free_bytes_min=int(sys.argv[2]), watch_interval_s=0.05)
+    async with await Broker.open(SqliteLog.open(sys.argv[1] + "/data"), settings) as broker:
+        await broker.declare_queue("orders")
+        for _ in range(2):
+            count = 0
+            while broker.refusal is None:
+                await broker.publish("orders", [Publication(b"x" * 30_000)] * 50)
+                count += 50
+            while deliveries := await broker.receive("orders", 500):
+                await broker.acknowledge([delivery.receipt for delivery in deliveries])
+                count -= len(deliveries)
+            assert count == 0, count
+            async with asyncio.timeout(300):
+                while broker.refusal is not None:
+                    await asyncio.sleep(0.05)
+            await broker.publish("orders", [Publication(b"taken again")])
+            [delivery] = await broker.receive("orders")
+            await broker.acknowledge([delivery.receipt])
+        assert broker.failure is None
+    print("done")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size_mib", "free_min_mib"), [(80, 0), (330, 128), (170, 128)])
+def test_a_really_full_disk_takes_messages_again_when_it_was_emptied(
+    tmp_path: Path, size_mib: int, free_min_mib: int
+) -> None:
+    """In a mount namespace of its own, so nothing stays mounted."""
+    mount = f"mount -t tmpfs -o size={size_mib}m none {tmp_path}"
+    unshare = ["unshare", "--mount", "sh", "-e", "-c"]
+    if subprocess.run([*unshare, mount], capture_output=True, check=False).returncode != 0:
+        pytest.skip("cannot mount tmpfs here")
+    run = f'{mount}; "{sys.executable}" -X dev -c "$0" {tmp_path} {free_min_mib << 20}'
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    result = subprocess.run(
+        [*unshare, run, ON_A_SMALL_DISK], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stdout + result.stderr
