@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 
-from smista.core.message import Message
+from smista.core.message import Message, State
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
 from smista.engine.commit import Committer
 from smista.engine.measures import LogMeasures, LogRange
+from smista.engine.notices import Notices
 from smista.engine.paging import Paging
 from smista.engine.pressure import Pressure
 from smista.engine.reclaim import Reclaimer, note_opened
@@ -56,6 +57,7 @@ class Keeper:
         self._on_failed = on_failed
         self._on_damaged = on_damaged
         self.failure: BaseException | None = None
+        self._notices = Notices(recovery.damaged_blocks)
         self.recorder = Recorder(
             log.next_position,
             on_first=self._seal_some_time,
@@ -63,7 +65,7 @@ class Keeper:
             read_body=self._read_body,
             on_between=self.seal_if_large,
         )
-        self._committer = Committer(log, on_durable=self._block_durable, on_full=self._judge, on_failed=self._failed)
+        self._committer = Committer(log, on_durable=self._block_durable, on_full=self._full, on_failed=self._failed)
         self._reclaimer = Reclaimer(
             state,
             self.recorder,
@@ -86,6 +88,7 @@ class Keeper:
         self._closing = asyncio.Event()
         self._unread: set[int] = set()
         """Damaged blocks of which all that could be saved has been."""
+        self._reusable_bytes = log.reusable_bytes()
         self._is_reclaiming = False
         self._is_seal_planned = False
         self._is_awaited = False
@@ -142,6 +145,11 @@ class Keeper:
         """The size of all blocks that are kept."""
         return self._reclaimer.total_bytes
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a block waits for room on a full disk, and with it everybody who waits for the log."""
+        return self._committer.is_full
+
     def log_range(self) -> LogRange:
         """What of the log can be read. What is about to be dropped is not counted in."""
         end = self._committer.durable_position + 1
@@ -166,7 +174,13 @@ class Keeper:
             waiting_bytes=committer.waiting_bytes + self.recorder.bytes,
             kept_bytes=self.log_bytes,
             disk_free_bytes=committer.free_bytes,
+            reusable_bytes=self._reusable_bytes,
             is_behind=self.is_behind,
+            is_full=self.is_full,
+            is_reserve_spent=self._log.is_reserve_spent,
+            damaged_blocks=self._notices.damaged_blocks,
+            unreadable_blocks=self._notices.unreadable_blocks,
+            damaged_messages=self._notices.damaged_messages,
         )
 
     # -- bodies -------------------------------------------------------------------------------------------------------
@@ -189,7 +203,7 @@ class Keeper:
                     # What was merely reclaimed meanwhile has its body back, and another position.
                     damaged.add(position)
                     lost = [one for one in messages if one.position == position and type(one.body) is not bytes]
-                    self._on_damaged(lost, damage)
+                    self._set_aside(position, lost, damage)
                     continue
                 except LogError as error:
                     raise stopped(error) from error
@@ -204,6 +218,12 @@ class Keeper:
                 await self._wait(wait_s)
         return await asyncio.to_thread(self._log.read, position)
 
+    def _set_aside(self, position: int, lost: list[Message], damage: LogError) -> None:
+        count = sum(message.state not in (State.DEAD, State.GONE) for message in lost)
+        if lost or isinstance(damage, LogDamaged):
+            self._notices.damaged(position, damage, count)
+        self._on_damaged(lost, damage)
+
     def handed_over(self, messages: list[Message]) -> None:
         """Bodies that have gone to a consumer need not stay in memory when that is short."""
         if self._paging.is_over:
@@ -217,7 +237,10 @@ class Keeper:
         if not self._paging.has_block(position):
             try:
                 self._paging.block_read(position, self._log.read(position))
-            except LogError:
+            except LogError as error:
+                if isinstance(error, (LogDamaged, LogDropped)):
+                    # Whoever asks sets the message aside, unless it is dead already.
+                    self._notices.damaged(position, error, int(message.state is not State.DEAD))
                 return False
         self._paging.bring_back(position, [message])
         return type(message.body) is bytes
@@ -256,6 +279,7 @@ class Keeper:
 
     def _block_durable(self, position: int) -> None:
         self._paging.block_durable(position)
+        self._notices.written(position)
         self._seal_if_idle()
         self._reclaim_if_worth()
 
@@ -287,6 +311,7 @@ class Keeper:
                             await self._wait(RECLAIM_AGAIN_S)
                             continue
                     else:
+                        self._notices.readable(position)
                         self._reclaimer.relocate(position, block)
                     await self.durable()
                 self._reclaimer.dropped(position)
@@ -307,10 +332,11 @@ class Keeper:
         """Write again, from memory, what lives in a block that cannot be read. False while bodies are in it that are
         nowhere else: then it may not be dropped. It can once their messages, which are set aside, have been removed."""
         if isinstance(damage, LogUnreadable):
+            self._notices.unreadable(position, damage, RECLAIM_AGAIN_S)
             return False
         if position not in self._unread:
             self._unread.add(position)
-            self._on_damaged(self._reclaimer.relocate_unread(position), damage)
+            self._set_aside(position, self._reclaimer.relocate_unread(position), damage)
             await self.durable()
         return position not in self.recorder.live
 
@@ -335,6 +361,10 @@ class Keeper:
         self._reclaim_if_worth()
         self._watch_timer = self._loop.call_later(self._settings.watch_interval_s, self._look_around)
 
+    def _full(self) -> None:
+        self._judge()
+        self._notices.waits_for_room(self._committer.durable_position + 1, self._committer.free_bytes)
+
     def _judge(self) -> None:
         if self.failure is not None:
             return
@@ -343,7 +373,7 @@ class Keeper:
         except LogError:
             # Its thread has met a failure, and reports it in a moment.
             return
-        self._committer.free_bytes = free_bytes
+        self._committer.free_bytes, self._reusable_bytes = free_bytes, reusable_bytes
         is_spent = self._log.is_reserve_spent
         if is_spent:
             self._committer.restore_reserve()
@@ -354,6 +384,8 @@ class Keeper:
             is_reserve_spent=is_spent,
         )
         self._reclaimer.is_space_wanted = self.pressure.is_space_wanted
+        room = {"free_bytes": free_bytes, "reusable_bytes": reusable_bytes}
+        self._notices.looked(refusal=self.pressure.refusal, is_reserve_spent=is_spent, room=room)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

@@ -171,8 +171,20 @@ class LogMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """The size of all blocks that are kept."""
     disk_free_bytes: int | None
     """None for a log that has no disk."""
+    reusable_bytes: int
+    """What the log has taken of the disk and new blocks can use."""
     is_behind: bool
     """Whether so much waits that publishers are held back."""
+    is_full: bool
+    """Whether a block waits for room on a full disk."""
+    is_reserve_spent: bool
+    """Whether the space that was set aside for a full disk was given up."""
+    damaged_blocks: int
+    """Blocks found damaged since the start, and while starting."""
+    unreadable_blocks: int
+    """Blocks that could not be read when they were last tried, and are tried again."""
+    damaged_messages: int
+    """Messages set aside since the start because their bodies cannot be read."""
 
 
 class LogRange(msgspec.Struct, frozen=True):

@@ -66,6 +66,8 @@ class Recovery:
         self.lasting: set[int] = set()
         self.has_left_bodies = False
         """Whether some bodies were left in the log because memory is short."""
+        self.damaged_blocks = 0
+        """How many blocks could not be read, and were left out."""
         self._resident_left = resident_bytes_max
         self._shells: dict[int, Queue] = {}
         self._deleted: set[int] = set()
@@ -102,7 +104,12 @@ class Recovery:
         }
 
     def replay(self, log: Log, on_damage: Callable[[LogDamaged], None] | None) -> None:
-        for position, block in log.scan(log.first_position, on_damage=on_damage):
+        def note(damage: LogDamaged) -> None:
+            assert on_damage is not None
+            self.damaged_blocks += 1
+            on_damage(damage)
+
+        for position, block in log.scan(log.first_position, on_damage=None if on_damage is None else note):
             at_ms = records.written_at_ms(block)
             self.last_ms = max(self.last_ms, at_ms)
             self.blocks.append((position, len(block), at_ms))

@@ -180,6 +180,11 @@ class RunningBroker:
         return self._keeper.pressure.refusal
 
     @property
+    def is_log_full(self) -> bool:
+        """Whether a block waits for room on a full disk: acknowledgements and declarations wait with it."""
+        return self._keeper.is_full
+
+    @property
     def log_bytes(self) -> int:
         """The size of the log: what is alive, what is kept for readers, and what is not reclaimed yet."""
         return self._keeper.log_bytes

@@ -261,6 +261,8 @@ class HttpDoor:
             return "recovering"
         if self.broker.failure is not None:
             return f"the log failed: {self.broker.failure}"
+        if self.broker.is_log_full:
+            return "the disk is full and a block waits for room; free some space"
         return "stopping" if self._draining.is_set() else None
 
     def _ready(self) -> Broker:

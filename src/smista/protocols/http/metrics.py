@@ -101,6 +101,16 @@ class _BrokerCollector(Collector):
         yield _gauge("smista_log_durable_position", "The last block that is on disk.", log.durable_position)
         if log.disk_free_bytes is not None:
             yield _gauge("smista_disk_free_bytes", "Free space on the log's disk.", log.disk_free_bytes)
+        yield _gauge("smista_log_reusable_bytes", "Taken by the log and free for new blocks.", log.reusable_bytes)
+        yield _gauge("smista_log_full", "1 while a block waits for room on a full disk.", log.is_full)
+        yield _gauge("smista_log_reserve_spent", "1 while the log's reserve is given up.", log.is_reserve_spent)
+        yield CounterMetricFamily("smista_log_damaged_blocks_total", "Blocks found damaged.", log.damaged_blocks)
+        yield _gauge(
+            "smista_log_unreadable_blocks", "Blocks that cannot be read and are tried again.", log.unreadable_blocks
+        )
+        yield CounterMetricFamily(
+            "smista_damaged_messages_total", "Messages set aside because their bodies are lost.", log.damaged_messages
+        )
         bulk = self._bulk
         yield _gauge("smista_bulk_readers", "Connections on which the log is being read in bulk.", bulk.readers)
         yield CounterMetricFamily("smista_bulk_rows_total", "Rows of the log that were read in bulk.", bulk.rows_total)

@@ -1,0 +1,106 @@
+"""What a broker tells its operator by itself: a line of the standard `logging` when something changes for the worse or
+the better, none while it stays as it is. The same is in the measures, for who looks at those.
+
+    publishing     refused, and why ◀─────▶ taken again
+    the reserve    spent ◀────────────────▶ set aside again
+    a block        waits for room ◀───────▶ written
+    a block        cannot be read ◀───────▶ can be read again
+    a block        damaged, and how many messages were set aside for it
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from smista.errors import ResourceLow
+from smista.log.errors import LogDamaged, LogError, LogUnreadable
+
+logger = logging.getLogger("smista.engine")
+
+
+class Notices:
+    def __init__(self, damaged_blocks: int) -> None:
+        """`damaged_blocks` is how many were found, and reported, while the log was read at the start."""
+        self.damaged_messages = 0
+        """How many messages were set aside because their bodies cannot be read."""
+        self._damaged_at_start = damaged_blocks
+        self._damaged: set[int] = set()
+        self._reported: set[int] = set()
+        self._unreadable: set[int] = set()
+        self._refusal_code: str | None = None
+        self._is_reserve_spent = False
+        self._waiting_since_s: float | None = None
+
+    @property
+    def damaged_blocks(self) -> int:
+        return self._damaged_at_start + len(self._damaged)
+
+    @property
+    def unreadable_blocks(self) -> int:
+        """How many blocks could not be read when they were last tried; what they hold may be sound."""
+        return len(self._unreadable)
+
+    # -- room ---------------------------------------------------------------------------------------------------------
+
+    def looked(self, *, refusal: ResourceLow | None, is_reserve_spent: bool, room: dict[str, int | None]) -> None:
+        """How it stands with disk and memory. `room` is what to tell beside a change."""
+        code = None if refusal is None else refusal.code
+        if code != self._refusal_code:
+            self._refusal_code = code
+            if refusal is None:
+                logger.info("publishing is taken again", extra=_fields(**room))
+            else:
+                logger.warning("publishing is refused: %s", refusal, extra=_fields(code=code, **room))
+        if is_reserve_spent != self._is_reserve_spent:
+            self._is_reserve_spent = is_reserve_spent
+            if is_reserve_spent:
+                logger.warning("the log has given up its reserve for acknowledgements", extra=_fields(**room))
+            else:
+                logger.info("the log has set its reserve aside again", extra=_fields(**room))
+
+    def waits_for_room(self, position: int, free_bytes: int | None) -> None:
+        if self._waiting_since_s is None:
+            self._waiting_since_s = time.monotonic()
+            logger.error(
+                "the disk is full: a block waits for room, and with it every call that changes something; "
+                "free some space",
+                extra=_fields(position=position, free_bytes=free_bytes),
+            )
+
+    def written(self, position: int) -> None:
+        if self._waiting_since_s is not None:
+            waited_ms = round((time.monotonic() - self._waiting_since_s) * 1000)
+            self._waiting_since_s = None
+            logger.info(
+                "the block that waited for room has been written", extra=_fields(position=position, waited_ms=waited_ms)
+            )
+
+    # -- damage -------------------------------------------------------------------------------------------------------
+
+    def damaged(self, position: int, damage: LogError, messages: int) -> None:
+        """A block is damaged, or could not be read for as long as somebody waited for it; so many messages were set
+        aside for it just now."""
+        self.damaged_messages += messages
+        if not isinstance(damage, LogUnreadable):
+            self._damaged.add(position)
+        if messages or position not in self._reported:
+            self._reported.add(position)
+            logger.error("%s", damage, extra=_fields(code=damage.code, position=position, set_aside=messages))
+
+    def unreadable(self, position: int, error: LogDamaged, again_s: float) -> None:
+        if position not in self._unreadable:
+            self._unreadable.add(position)
+            logger.error(
+                "%s; trying again every %g s", error, again_s, extra=_fields(code=error.code, position=position)
+            )
+
+    def readable(self, position: int) -> None:
+        if position in self._unreadable:
+            self._unreadable.discard(position)
+            logger.info("a block can be read again", extra=_fields(position=position))
+
+
+def _fields(**values: object) -> dict[str, dict[str, object]]:
+    """What stands beside a line, in the form that the server's logs take."""
+    return {"fields": values}
