@@ -144,6 +144,35 @@ async def test_a_moment_of_trouble_while_a_body_is_read_back_costs_nothing(flaky
     assert await everything(bench) == ALL
 
 
+async def test_a_moment_of_trouble_while_a_body_is_needed_at_once_costs_nothing(flaky: Flaky) -> None:
+    """A dead letter that goes to two queues is written again on the spot."""
+    bench, log = flaky
+    for target in ("d1", "d2"):
+        await bench.declare(target)
+    await bench.fanout("fan", "d1", "d2")
+    settings = QueueSettings(dead_letter=DeadLetterMode.MOVE, dead_letter_exchange="fan", max_retries=0)
+    await bench.broker.alter_queue("orders", settings)
+    deliveries = await bench.broker.receive("orders", 100)
+    bench.broker._keeper._paging._blocks.clear()
+    log.failures = [LogUnreadable] * len(keeper.READ_AGAIN_S)
+    await bench.reject(*deliveries)
+    assert log.failures == []
+    assert (bench.counts()[3], bench.counts("d1")[0], bench.counts("d2")[0]) == (0, 100, 100)
+
+
+async def test_what_was_set_aside_for_a_disk_that_did_not_read_comes_back_by_a_redrive(flaky: Flaky) -> None:
+    bench, log = flaky
+    await bench.restart()
+    log.lasting = LogUnreadable
+    assert await bench.broker.receive("orders", 10) == []
+    dead = bench.counts()[3]
+    assert dead >= 10
+    await use_log(bench)
+    log.lasting = None
+    assert await bench.broker.redrive("orders") == dead
+    assert sorted(await everything(bench)) == sorted(ALL)
+
+
 @pytest.mark.parametrize("targets", [("d1", "d2"), ("fleeting",)])
 async def test_a_message_whose_body_is_lost_is_not_moved_halfway(flaky: Flaky, targets: tuple[str, ...]) -> None:
     """A move to where its body has to be written again: the body is asked for before the move begins."""

@@ -218,6 +218,13 @@ class Keeper:
                 await self._wait(wait_s)
         return await asyncio.to_thread(self._log.read, position)
 
+    def _read_at_once(self, position: int) -> bytes:
+        """As `_read`, where nothing else may happen meanwhile: as many tries, with no pause between them."""
+        for _ in READ_AGAIN_S:
+            with contextlib.suppress(LogDamaged):
+                return self._log.read(position)
+        return self._log.read(position)
+
     def _set_aside(self, position: int, lost: list[Message], damage: LogError) -> None:
         count = sum(message.state not in (State.DEAD, State.GONE) for message in lost)
         if lost or isinstance(damage, LogDamaged):
@@ -236,7 +243,7 @@ class Keeper:
         position = message.position
         if not self._paging.has_block(position):
             try:
-                self._paging.block_read(position, self._log.read(position))
+                self._paging.block_read(position, self._read_at_once(position))
             except LogError as error:
                 if isinstance(error, (LogDamaged, LogDropped)):
                     # Whoever asks sets the message aside, unless it is dead already.
