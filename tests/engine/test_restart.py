@@ -12,7 +12,9 @@ from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Publication, Reason, State
 from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.engine import FOREVER_MS, Broker
-from tests.engine.bench import LONGEST_WAIT_MS, SETTINGS, SHORT_MS, Bench, Consumer, KeptLog, stored, turns
+from smista.errors import OutcomeUnknown
+from smista.log.errors import LogDamaged, LogFailed
+from tests.engine.bench import LONGEST_WAIT_MS, SETTINGS, SHORT_MS, Bench, Consumer, KeptLog, MemoryPlace, stored, turns
 
 
 async def test_messages_come_back_in_order_byte_for_byte(orders: Bench) -> None:
@@ -311,3 +313,32 @@ async def test_an_exchange_that_still_led_to_a_fleeting_queue_stays(orders: Benc
     await orders.broker.bind(Binding.to_queue("e", "later"))
     await orders.restart()
     assert orders.broker.queues_for("e", "") == ("later",)
+
+
+class UnclosableLog(KeptLog):
+    is_unclosable = False
+
+    def close(self) -> None:
+        if self.is_unclosable:
+            raise LogFailed("memory", why="told to fail")
+
+
+async def test_a_log_that_cannot_even_be_closed_does_not_hide_why_it_was_refused() -> None:
+    place = MemoryPlace()
+    log = place.log = UnclosableLog()
+    bench = Bench(place)
+    async with await bench.open():
+        await bench.declare()
+    log.damage(1)
+    log.is_unclosable = True
+    with pytest.raises(LogDamaged, match="block 1 ") as refusal:
+        await bench.open()
+    assert any("told to fail" in note for note in refusal.value.__notes__)
+
+
+async def test_a_first_block_that_fails_is_told_though_closing_fails_too() -> None:
+    place = MemoryPlace()
+    log = place.log = UnclosableLog()
+    log.is_failing = log.is_unclosable = True
+    with pytest.raises(OutcomeUnknown):
+        await Bench(place).open()

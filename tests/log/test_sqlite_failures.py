@@ -160,3 +160,14 @@ def test_a_second_writer_at_the_same_position_is_fenced_off(tmp_path: Path) -> N
         log.append(4, b"mine")
     other.close()
     log.close()
+
+
+@pytest.mark.parametrize("code", [apsw.SQLITE_CORRUPT, apsw.SQLITE_NOTADB])
+def test_damage_that_writing_meets_is_called_that_and_has_its_cure(
+    tmp_path: Path, disk: FailingDisk, code: int
+) -> None:
+    log = SqliteLog.open(tmp_path, vfs=disk.vfs, reserve_bytes=0)
+    disk.fail_write(code=code)
+    with pytest.raises(LogFailed, match=r"log.db is damaged .*--on-damage serve"):
+        log.append(1, b"x")
+    log.close()

@@ -8,6 +8,7 @@ call ─▶ _enter: may it, and what time is it ─▶ one synchronous step of t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -107,15 +108,17 @@ class RunningBroker:
             if read_routing is not None:
                 state.read_routing = read_routing
             broker = cls(log, settings, clock, state, recovery)
-        except BaseException:
-            log.close()
+        except BaseException as error:
+            with _noting_on(error):
+                log.close()
             raise
         try:
             broker._release_unending()
             # That this run began must be on disk before anything is handed out under its number.
             await broker.durable()
-        except BaseException:
-            await broker.close()
+        except BaseException as error:
+            with _noting_on(error):
+                await broker.close()
             raise
         return broker
 
@@ -390,6 +393,15 @@ class RunningBroker:
     def _failed(self, error: BaseException) -> None:
         """The log failed: everybody who waits is told, and every later call is refused."""
         self._dispatcher.end_all(stopped(error))
+
+
+@contextlib.contextmanager
+def _noting_on(error: BaseException) -> Iterator[None]:
+    """What goes wrong in here is a note on the error that came first, which tells more."""
+    try:
+        yield
+    except Exception as another:
+        error.add_note(f"Closing failed too: {another}")
 
 
 def _poll_count(watch: Watch) -> int:

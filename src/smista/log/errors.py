@@ -24,6 +24,11 @@ from typing import ClassVar
 
 from smista.errors import BrokerError
 
+_CURE = (
+    "restore the directory from a backup, or serve what is left with --on-damage serve (on_damage=... in Python): "
+    "messages that were only in damaged blocks are lost then, and what was settled there comes back"
+)
+
 
 class LogError(BrokerError):
     """The log cannot be used as asked."""
@@ -36,11 +41,12 @@ class LogDamaged(LogError):
     named."""
 
     code: ClassVar[str] = "log_damaged"
+    _state: ClassVar[str] = "is damaged"
+    _cure: ClassVar[str] = _CURE
 
     def __init__(self, log: str, *, position: int | None, what: str, cure: str = "") -> None:
         where = f"block {position} of the log" if position is not None else "the log"
-        cure = cure or "restore it from a backup, or copy what can still be read to a new log"
-        super().__init__(f"{where} in {log} is damaged: {what}; {cure}")
+        super().__init__(f"{where} in {log} {self._state}: {what}; {cure or self._cure}")
         self.position = position
         self.what = what
 
@@ -49,6 +55,8 @@ class LogUnreadable(LogDamaged):
     """Reading a block failed: the disk reported an error, or memory ran out. What is stored may be sound."""
 
     code: ClassVar[str] = "log_unreadable"
+    _state: ClassVar[str] = "could not be read"
+    _cure: ClassVar[str] = "check the disk; what is stored there may be sound"
 
 
 class LogForeign(LogError):
@@ -97,12 +105,19 @@ class LogFailed(LogError):
 
     code: ClassVar[str] = "log_failed"
 
-    def __init__(self, log: str, *, why: str, is_opening: bool = False) -> None:
-        super().__init__(
-            f"the log in {log} cannot be opened: {why}; see that this user may write there, or choose another directory"
-            if is_opening
-            else f"the log in {log} failed and takes nothing more: {why}; check the disk, then restart the broker"
+    def __init__(self, log: str, *, why: str, is_opening: bool = False, is_damage: bool = False) -> None:
+        if is_opening:
+            super().__init__(
+                f"the log in {log} cannot be opened: {why}; see that this user may write there, or choose another "
+                "directory"
+            )
+            return
+        cure = (
+            f"{_CURE}; then export its queues and import them in a new directory"
+            if is_damage
+            else "check the disk, then restart the broker"
         )
+        super().__init__(f"the log in {log} failed and takes nothing more: {why}; {cure}")
 
 
 class LogDropped(LogError):

@@ -288,7 +288,9 @@ class SqliteLog:
             self._failure = LogFenced(self._name, position=self._next_position)
             raise self._failure from error
         except BaseException as error:
-            self._failure = LogFailed(self._name, why=f"{type(error).__name__}: {error}")
+            is_damage = isinstance(error, (apsw.CorruptError, apsw.NotADBError))
+            why = f"log.db is damaged ({error})" if is_damage else f"{type(error).__name__}: {error}"
+            self._failure = LogFailed(self._name, why=why, is_damage=is_damage)
             if isinstance(error, Exception):
                 raise self._failure from error
             raise
