@@ -140,7 +140,7 @@ async def test_a_block_that_cannot_be_read_for_a_while_is_told_once_and_when_it_
     assert (measures.unreadable_blocks, measures.damaged_blocks, measures.damaged_messages) == (0, 0, 0)
 
 
-async def test_blocks_that_are_damaged_at_the_start_are_counted() -> None:
+async def test_what_a_start_found_is_summed_up_and_damaged_blocks_are_counted() -> None:
     place = MemoryPlace()
     bench = Bench(place, SETTINGS)
     async with await bench.open():
@@ -152,3 +152,6 @@ async def test_blocks_that_are_damaged_at_the_start_are_counted() -> None:
     damages: list[LogDamaged] = []
     async with await bench.open(on_damage=damages.append) as broker:
         assert len(damages) == broker.measures().log.damaged_blocks == 2
+        recovered = broker.recovered
+        assert (recovered.queues, recovered.messages, recovered.damaged_blocks) == (1, 1, 2)
+        assert recovered.blocks == last - 2

@@ -187,6 +187,19 @@ class LogMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """Messages set aside since the start because their bodies cannot be read."""
 
 
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
+    """What the log held when the broker was opened."""
+
+    queues: int
+    messages: int
+    """In all states, set aside ones included."""
+    blocks: int
+    damaged_blocks: int
+    """Left out because they could not be read; always 0 unless the broker was opened with `on_damage`."""
+    took_ms: int
+    """How long it took to read them."""
+
+
 class LogRange(msgspec.Struct, frozen=True):
     """What of the log is kept and durable: the blocks from `first` up to, and without, `next`."""
 

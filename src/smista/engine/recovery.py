@@ -13,6 +13,7 @@ Bodies beyond the memory watermark stay in the log, as they would have in live t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -27,6 +28,7 @@ from smista.core.settings import DEFAULT, QueueSettings
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState
 from smista.engine.claim_records import ClaimRecovery
 from smista.engine.clock import Anchor
+from smista.engine.measures import Recovered
 from smista.engine.recorder import (
     BindingRecord,
     ExchangeRecord,
@@ -68,6 +70,7 @@ class Recovery:
         """Whether some bodies were left in the log because memory is short."""
         self.damaged_blocks = 0
         """How many blocks could not be read, and were left out."""
+        self._took_ms = 0
         self._resident_left = resident_bytes_max
         self._shells: dict[int, Queue] = {}
         self._deleted: set[int] = set()
@@ -109,6 +112,7 @@ class Recovery:
             self.damaged_blocks += 1
             on_damage(damage)
 
+        began_s = time.perf_counter()
         for position, block in log.scan(log.first_position, on_damage=None if on_damage is None else note):
             at_ms = records.written_at_ms(block)
             self.last_ms = max(self.last_ms, at_ms)
@@ -124,6 +128,17 @@ class Recovery:
             self._name(
                 shell, self.state.add_queue(number, DEFAULT_NAMESPACE, f"recovered-{number}", DEFAULT, self.last_ms)
             )
+        self._took_ms = round((time.perf_counter() - began_s) * 1000)
+
+    def summary(self) -> Recovered:
+        queues = self.state.queues.values()
+        return Recovered(
+            queues=len(queues),
+            messages=sum(queue.depth + len(queue.dead) for queue in queues),
+            blocks=len(self.blocks),
+            damaged_blocks=self.damaged_blocks,
+            took_ms=self._took_ms,
+        )
 
     def apply(self, record: Record) -> None:
         try:

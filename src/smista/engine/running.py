@@ -26,7 +26,7 @@ from smista.engine.consumers import Poll, Watch
 from smista.engine.dispatcher import Dispatcher
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
-from smista.engine.measures import BrokerMeasures, LagTimer, LogRange, QueueMeasures
+from smista.engine.measures import BrokerMeasures, LagTimer, LogRange, QueueMeasures, Recovered
 from smista.engine.pressure import resident_set_bytes
 from smista.engine.recovery import Recovery
 from smista.engine.settings import BrokerSettings
@@ -61,6 +61,7 @@ class RunningBroker:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
         self._opened_s = time.monotonic()
+        self._recovered = recovery.summary()
         self._lag_timer = LagTimer()
         self.ids = Ids(log.identity)
         self._dispatcher = Dispatcher(state, clock, self.ids, after=self._after, give_back=self._give_back)
@@ -181,6 +182,11 @@ class RunningBroker:
     def refusal(self) -> BrokerError | None:
         """Why publishes are refused just now; None while they are taken."""
         return self._keeper.pressure.refusal
+
+    @property
+    def recovered(self) -> Recovered:
+        """What the log held when this broker was opened."""
+        return self._recovered
 
     @property
     def is_log_full(self) -> bool:
