@@ -185,6 +185,31 @@ def test_a_write_ahead_log_cut_short_without_a_mark_is_a_shorter_log(stores: dic
     assert len(set(ends)) > 5
 
 
+def test_a_log_that_may_lack_its_end_goes_on_behind_what_is_lost(stores: dict[str, Files], tmp_path: Path) -> None:
+    files = stores["in the write-ahead log"]
+    directory = put(files, tmp_path / "d")
+    truncate(directory / "log.db-wal", len(files["log.db-wal"]) - 100_000)
+    with pytest.raises(LogDamaged, match="missing from its end") as refusal:
+        SqliteLog.open(directory, reserve_bytes=0)
+    lost = refusal.value.position
+    assert lost is not None
+    end = end_of("in the write-ahead log")
+    log = SqliteLog.open(directory, reserve_bytes=0, may_lack_end=True)
+    assert log.next_position == end
+    for _ in range(2):
+        damages: list[LogDamaged] = []
+        found = dict(log.scan(FIRST, on_damage=damages.append))
+        assert {position: found[position] for position in range(FIRST, lost)} == {
+            position: block(position) for position in range(FIRST, lost)
+        }
+        assert [damage.position for damage in damages] == list(range(lost, end))
+        log.append(log.next_position, b"after")
+        log.close()
+        log = SqliteLog.open(directory, reserve_bytes=0)
+    assert log.read(end) == b"after"
+    log.close()
+
+
 def test_damage_that_stops_the_start_is_left_as_it_was_found(stores: dict[str, Files], tmp_path: Path) -> None:
     files = stores["in halves"]
     directory = put(files, tmp_path / "d")

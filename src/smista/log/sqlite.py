@@ -43,6 +43,7 @@ class _Settings(NamedTuple):
     reserve_bytes: int
     wal_bytes: int
     slack_bytes: int
+    may_lack_end: bool
 
 
 class SqliteLog:
@@ -57,16 +58,18 @@ class SqliteLog:
         reserve_bytes: int = 32 * MIB,
         wal_bytes: int = 16 * MIB,
         slack_bytes: int = 64 * MIB,
+        may_lack_end: bool = False,
     ) -> Self:
         """Open the log in `directory`, or make one if the directory is empty or not there.
 
         `reserve_bytes` should be twice `wal_bytes` or more, so that a checkpoint fits in each half of it; 0
         means no reserve. `slack_bytes` is how much free space log.db may keep beyond as much as is in use.
-        `vfs` names a VFS of SQLite.
+        `vfs` names a VFS of SQLite. With `may_lack_end` a log is opened whose last blocks are missing though they
+        were confirmed: it goes on behind them, and a scan reports them as damaged.
         """
         path = Path(directory)
         sqlite_file.refuse_unsafe_sqlite(apsw.sqlite_lib_version())
-        settings = _Settings(vfs, reserve_bytes, wal_bytes, slack_bytes)
+        settings = _Settings(vfs, reserve_bytes, wal_bytes, slack_bytes, may_lack_end)
         try:
             return cls._open(path, settings)
         except LogFull:
@@ -87,7 +90,7 @@ class SqliteLog:
             undo.callback(reader.close)
             mark = Mark(path / "mark", identity=writer.identity)
             undo.callback(mark.close)
-            end = _find_end(str(path), writer, reader, mark)
+            end = _find_end(str(path), writer, reader, mark, may_lack_end=settings.may_lack_end)
             reserve = Reserve(path / "reserve", size_bytes=settings.reserve_bytes)
             undo.pop_all()
             return cls(path, end, lock, writer, reader, mark, reserve)
@@ -296,16 +299,20 @@ class SqliteLog:
             raise
 
 
-def _find_end(log: str, writer: BlockWriter, reader: BlockReader, mark: Mark) -> int:
+def _find_end(log: str, writer: BlockWriter, reader: BlockReader, mark: Mark, *, may_lack_end: bool) -> int:
     """The next position, if the blocks agree with the mark about it."""
     newest = writer.newest_position
     end = writer.floor if newest is None else max(newest + 1, writer.floor)
+    if end < mark.end and may_lack_end:
+        # Readers of the log know those positions by what was there: they are not given out again.
+        return mark.end
     if end < mark.end:
         raise LogDamaged(
             log,
             position=end,
             what=f"blocks {end} to {mark.end - 1} were confirmed and are missing from its end",
-            cure="restore log.db and log.db-wal, or remove the file mark to go on without those blocks",
+            cure="restore log.db and log.db-wal, or go on without those blocks: remove the file mark, or open it with "
+            "may_lack_end=True in Python",
         )
     if newest is not None and writer.floor <= newest and end != mark.end:
         # The mark does not vouch for this position, so its CRC must: a flipped bit could have moved the
