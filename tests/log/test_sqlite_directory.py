@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from smista.log import SqliteLog, sqlite_writer
+from smista.log import SqliteLog, shared_index, sqlite_writer
 from smista.log.errors import LogDamaged, LogError, LogFailed, LogForeign, LogLocked, LogNewer
 from smista.log.sqlite_file import refuse_unsafe_sqlite
 from tests.log.benches import contents, expected, fill
@@ -151,7 +151,7 @@ def test_a_directory_is_open_once_in_a_process(tmp_path: Path) -> None:
 
 OPEN_AND_APPEND = """
 import sys
-from smista.log import SqliteLog, sqlite_writer
+from smista.log import SqliteLog, shared_index, sqlite_writer
 from tests.log.benches import block
 log = SqliteLog.open(sys.argv[1], reserve_bytes=0, wal_bytes=1 << 20)
 print("open", flush=True)
@@ -225,3 +225,41 @@ def test_opening_does_not_read_every_block(tmp_path: Path) -> None:
     connection.close()
     assert plan.count("SEARCH blocks") == 2
     assert "SCAN blocks" not in plan
+
+
+BESIDE = """
+import sys
+from pathlib import Path
+from smista.log.sqlite_reader import BlockReader
+reader = BlockReader(Path(sys.argv[1]) / "log.db", vfs=None)
+print(reader.ends(), len(reader.read_chunk(1, 100)))
+reader.close()
+"""
+
+
+def test_an_index_that_is_made_beforehand_serves_all_who_open_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk with small blocks. A process beside the broker must find SQLite's locks in their places."""
+    monkeypatch.setattr(shared_index, "_PAGE_BYTES", 1 << 30)
+    for run in range(3):
+        log = SqliteLog.open(tmp_path, reserve_bytes=0)
+        fill(log, 20)
+        count = 20 * (run + 1)
+        index = tmp_path / "log.db-shm"
+        assert index.stat().st_blocks * 512 >= 32 << 10
+        for _ in range(2):
+            beside = subprocess.run(
+                [sys.executable, "-c", BESIDE, str(tmp_path)],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (beside.stderr, beside.stdout) == ("", f"(1, {count + 1}) {count}\n")
+        assert contents(log) == expected(1, count + 1)
+        log.close()
+        index.write_bytes(os.urandom(40_000))  # whatever a crash may leave
+    log = SqliteLog.open(tmp_path, reserve_bytes=0)
+    assert contents(log) == expected(1, 61)
+    log.close()

@@ -1,6 +1,6 @@
 """The log in a directory, with SQLite as the container of the blocks.
 
-    log.db, log.db-wal, log.db-shm   the blocks; see `sqlite_file`, `sqlite_writer`, `sqlite_reader`
+    log.db, log.db-wal, log.db-shm   the blocks; see `sqlite_file`, `sqlite_writer`, `sqlite_reader`, `shared_index`
     lock                             held while a broker has the directory; see `lock`
     mark                             where the log ended when it last confirmed a block; see `mark`
     reserve                          space to give up when the disk is full; see `reserve`
@@ -31,6 +31,7 @@ from smista.log.errors import LogClosed, LogDamaged, LogDropped, LogError, LogFa
 from smista.log.lock import DirectoryLock
 from smista.log.mark import Mark
 from smista.log.reserve import Reserve, release_part
+from smista.log.shared_index import SharedIndex
 from smista.log.sqlite_reader import BlockReader
 from smista.log.sqlite_writer import BlockWriter
 
@@ -84,8 +85,11 @@ class SqliteLog:
         with _opening_errors(str(path)), ExitStack() as undo:
             lock = claim(path, vfs=vfs)
             undo.callback(lock.release)
+            index = SharedIndex(Path(f"{file}-shm"))
+            undo.callback(index.close)
             writer = BlockWriter(file, vfs=vfs, wal_bytes=settings.wal_bytes, slack_bytes=settings.slack_bytes)
             undo.callback(writer.close)
+            index.settle()
             reader = BlockReader(file, vfs=vfs)
             undo.callback(reader.close)
             mark = Mark(path / "mark", identity=writer.identity)
@@ -93,13 +97,14 @@ class SqliteLog:
             end = _find_end(str(path), writer, reader, mark, may_lack_end=settings.may_lack_end)
             reserve = Reserve(path / "reserve", size_bytes=settings.reserve_bytes)
             undo.pop_all()
-            return cls(path, end, lock, writer, reader, mark, reserve)
+            return cls(path, end, lock, index, writer, reader, mark, reserve)
 
     def __init__(
         self,
         path: Path,
         next_position: int,
         lock: DirectoryLock,
+        index: SharedIndex,
         writer: BlockWriter,
         reader: BlockReader,
         mark: Mark,
@@ -110,6 +115,7 @@ class SqliteLog:
         self._name = str(path)
         self._next_position = next_position
         self._lock = lock
+        self._index = index
         self._writer = writer
         self._reader = reader
         self._mark = mark
@@ -263,6 +269,7 @@ class SqliteLog:
         with ExitStack() as stack:
             stack.callback(self._lock.release)
             stack.callback(self._mark.close)
+            stack.callback(self._index.close)
             stack.callback(self._writer.close)
             self._reader.close()
             if self._failure is None:
