@@ -85,7 +85,7 @@ def draw_life(seed: int) -> Life:
     weights = [WEIGHTS[kind] * (4 if kind in fond_of else draw.choice((1, 1, 1, 3))) for kind in kinds]
     beginning = [Step("declare_queue", draw.getrandbits(32)) for _ in range(draw.choice((2, 4, 6)))]
     if draw.random() < 0.5 or theme == "exchanges":
-        bound = ("declare_exchange", "declare_exchange", "rest", "bind", "bind", "bind", "bind")
+        bound = ("declare_exchange", "declare_exchange", "rest", "bind_all", "bind", "bind", "bind", "bind")
         beginning += [Step(kind, draw.getrandbits(32)) for kind in bound]
     count = draw.choice((15, 30, 30, 60)) if theme in ("", "alone", "limits") else draw.choice((30, 60))
     calm = draw.choice((0.1, 0.4, 0.4, 0.7)) if theme not in ("paging", "reclaiming") else draw.choice((0.05, 0.3))

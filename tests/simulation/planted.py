@@ -15,11 +15,12 @@ import pytest
 from smista.core import due, fan_out, settling
 from smista.core.calendar import Entry
 from smista.core.claims import Claim
-from smista.core.entering import Result, let_in, refuse
+from smista.core.entering import Placed, Result, let_in, refuse
+from smista.core.exchanges import route
 from smista.core.limits import drops_first
 from smista.core.message import Deliveries, Message, Publication, Receipt
 from smista.core.queue import Queue
-from smista.core.state import BrokerState
+from smista.core.state import BrokerState, Namespace
 from smista.engine.broker import Broker
 from smista.engine.consumers import Consumers, Subscription
 from smista.engine.dispatcher import Dispatcher
@@ -111,6 +112,25 @@ def refuse_before_noting(patch: Patch) -> None:
         return results
 
     patch.setattr(fan_out, "publish_to_queues", publish_to_queues)
+
+
+def enter_one_after_the_other(patch: Patch) -> None:
+    """What an exchange routes enters each queue as soon as that one takes it: a refusal comes too late for others."""
+    decide, store = fan_out._decide, fan_out._store
+
+    def publish_to_exchange(
+        state: BrokerState, namespace: Namespace, exchange: str, publication: Publication, *, now_ms: int, **rest: Any
+    ) -> list[Placed]:
+        found = route(
+            namespace.topology, exchange, publication.envelope.routing_key, None, namespace.queues.__contains__
+        )
+        results: list[Placed] = []
+        for name in found.queues:
+            decided = decide(state, namespace.queues[name], publication, now_ms)
+            results += store(state, [decided], publication, now_ms)
+        return results
+
+    patch.setattr(fan_out, "publish_to_exchange", publish_to_exchange)
 
 
 def give_back_before_leaving(patch: Patch) -> None:

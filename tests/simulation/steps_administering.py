@@ -112,6 +112,14 @@ def bind(world: World, draw: random.Random) -> None:
 
 
 @step(2)
+def bind_all(world: World, draw: random.Random) -> None:
+    """So that one message goes to many queues, of every kind and leading to each other."""
+    world.note("bind amq.fanout to every queue")
+    for queue in world.queue_names():
+        world.call("bind", world.broker.bind(Binding.to_queue("amq.fanout", queue, "")))
+
+
+@step(2)
 def unbind(world: World, draw: random.Random) -> None:
     present = world.broker.bindings()
     binding = draw.choice(present) if present else _binding(world, draw)

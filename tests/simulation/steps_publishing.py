@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+from smista.core.errors import QueueFull
 from smista.core.staging import Commit, Load, Part, Row
 from smista.engine import Envelope, Publication, Published
 from smista.errors import BrokerError
@@ -138,12 +139,22 @@ def publish_alike(world: World, draw: random.Random) -> None:
 
 @step(6)
 def publish_to_exchange(world: World, draw: random.Random) -> None:
-    exchange = draw.choice(("", *EXCHANGES, "amq.fanout"))
+    exchange = draw.choice(("", *EXCHANGES)) if draw.random() < 0.5 else "amq.fanout"
     one = publication(world, draw, exchange=exchange)
     headers = {"h": draw.choice((1, 2))} if draw.random() < 0.5 else None
     world.note(f"publish to exchange {exchange!r}: {_one(one)} {headers}")
     if draw.random() < 0.5:
-        world.broker.publish_to_exchange_now(exchange, one, headers=headers)
+        # What is to go in any case, goes before.
+        world.broker._enter_within_limits()
+        before = world.state.next_sequence, set(world.ledger.alive)
+        try:
+            world.broker.publish_to_exchange_now(exchange, one, headers=headers)
+        except QueueFull as refusal:
+            # What one queue alone refuses may become a dead letter.
+            is_one = len(world.broker.route(exchange, one.envelope.routing_key, headers=headers).queues) == 1
+            if not is_one and before != (world.state.next_sequence, set(world.ledger.alive)):
+                world.blame.say("a refused publish changed something", f"{exchange!r}: {refusal}")
+            raise
         return
     world.call(
         f"publish to exchange {exchange!r}",

@@ -41,6 +41,7 @@ FAULTS: list[tuple[Plant, str, set[str]]] = [
         "limits",
         {"ended where it was not", "moved from where it was not", "the log says something else than the broker"},
     ),
+    (planted.enter_one_after_the_other, "limits", {"a refused publish changed something"}),
     (planted.give_back_before_leaving, "limits", {"in flight and held by nobody"}),
     (planted.skip_a_record, "reclaiming", {"the log says something else than the broker"}),
     (planted.forget_who_holds, "alone", {"holders do not add up"}),

@@ -318,8 +318,8 @@ def _find_end(log: str, writer: BlockWriter, reader: BlockReader, mark: Mark, *,
             log,
             position=end,
             what=f"blocks {end} to {mark.end - 1} were confirmed and are missing from its end",
-            cure="restore log.db and log.db-wal, or go on without those blocks: remove the file mark, or open it with "
-            "may_lack_end=True in Python",
+            cure="restore log.db and log.db-wal from a backup, or go on without those blocks and what was confirmed in "
+            "them: start with --on-damage serve",
         )
     if newest is not None and writer.floor <= newest and end != mark.end:
         # The mark does not vouch for this position, so its CRC must: a flipped bit could have moved the

@@ -14,7 +14,6 @@ import logging
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -164,19 +163,22 @@ class Server:
 
     async def _recover(self) -> Broker:
         settings = self._settings
-        started_s = time.monotonic()
-        log: Log = MemoryLog() if settings.memory else await asyncio.to_thread(SqliteLog.open, settings.data)
-        on_damage = _note_damage if settings.on_damage == "serve" else None
+        is_damage_served = settings.on_damage == "serve"
+        log: Log = MemoryLog()
+        if not settings.memory:
+            log = await asyncio.to_thread(SqliteLog.open, settings.data, may_lack_end=is_damage_served)
+        on_damage = _note_damage if is_damage_served else None
         broker = await Broker.open(log, settings.broker(), on_damage=on_damage, read_routing=read_routing)
-        queues = [(name, space) for space in broker.namespaces() for name in broker.queue_names(namespace=space)]
+        found = broker.recovered
         logger.info(
             "recovered",
             extra=logs.fields(
                 data="memory" if settings.memory else settings.data,
                 log_bytes=broker.log_bytes,
-                queues=len(queues),
-                messages=sum(broker.message_count(name, namespace=space) for name, space in queues),
-                took_ms=round((time.monotonic() - started_s) * 1000),
+                queues=found.queues,
+                messages=found.messages,
+                damaged_blocks=found.damaged_blocks,
+                took_ms=found.took_ms,
             ),
         )
         return broker
