@@ -1,12 +1,21 @@
 """`put` and `publish`: where bodies come from, and what is said of them."""
 
+import asyncio
 import base64
 import gzip
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from smista import AsyncClient
+from smista.cli.output import Output
+from smista.cli.publishing import Input, MessageOptions, put
+from smista.client import ConnectionLost
 from tests.cli.conftest import Smista, plain_environment
+from tests.client.fake_broker import FakeBroker
 from tests.waiting import PATIENCE_S
 
 
@@ -166,3 +175,25 @@ def test_what_no_binding_matches_went_nowhere_and_that_is_4(smista: Smista, name
     done = smista("publish", "amq.topic", name, "x")
     assert done.code == 4
     assert "went nowhere" in done.err
+
+
+@pytest.mark.parametrize(
+    ("dedup_id", "advice"), [(None, "may be there twice"), ("order-1", "stored once")], ids=["without", "with an id"]
+)
+@pytest.mark.parametrize("bodies", [["x"], ["x", "y"]], ids=len)
+async def test_where_nobody_knows_whether_it_was_published_it_says_how_not_to_have_it_twice(
+    dedup_id: str | None, advice: str, bodies: list[str]
+) -> None:
+    is_asked = asyncio.Event()
+
+    def never(request: dict[str, Any]) -> None:
+        is_asked.set()
+
+    async with AsyncClient((broker := await FakeBroker(never).__aenter__()).address, retry_for_ms=50) as client:
+        source, options = Input(bodies=bodies), MessageOptions(dedup_id=dedup_id)
+        putting = asyncio.create_task(put(client, Output(is_json=False), "orders", source, options))
+        await is_asked.wait()
+        await broker.__aexit__()
+        with pytest.raises(ConnectionLost) as raised:
+            await putting
+    assert advice in raised.value.__notes__[-1]

@@ -14,7 +14,7 @@ from smista.client import ClientClosed, ConnectionFailed, ConnectionLost, Publis
 from smista.client.backoff import Backoff
 from smista.core.errors import StaleReceipt
 from tests.client.relay import Relay
-from tests.waiting import eventually, until
+from tests.waiting import answers, eventually, until
 
 
 @pytest.fixture
@@ -242,12 +242,50 @@ async def test_a_broker_that_stays_away_is_given_up_after_a_while(relay: Relay, 
         await client.info()
         await relay.stop_listening()
         relay.cut()
+        await until(lambda: not client.is_connected)  # what is sent before may have arrived
         with pytest.raises(ConnectionFailed, match="is it running"):
             await client.publish(orders, 1)
         with pytest.raises(ConnectionFailed):
             await waiting
         await relay.listen()
         await client.publish(orders, 2)  # asked again, it looks again
+
+
+async def test_what_was_sent_before_the_broker_was_given_up_may_have_happened(
+    client: AsyncClient, relay: Relay, orders: str
+) -> None:
+    async with AsyncClient(relay.address, retry_for_ms=100) as wired:
+        relay.hold_answers()
+        sent = [
+            asyncio.create_task(wired.publish(orders, 1)),
+            asyncio.create_task(wired.publish(orders, 2)),
+            asyncio.create_task(wired.put_many(orders, [3, 4])),
+            asyncio.create_task(wired.publish_to_exchange("", orders, 5)),
+        ]
+        await answers(lambda: client.stats(orders), lambda stats: stats.depth == 5)
+        await relay.stop_listening()
+        relay.cut()
+        await until(lambda: not wired.is_connected)
+        not_sent = asyncio.create_task(wired.publish(orders, 6))
+        for task in sent:
+            with pytest.raises(ConnectionLost, match=r"may or may not have happened.*is it running"):
+                await task
+        with pytest.raises(ConnectionFailed, match="is it running"):
+            await not_sent
+    assert (await client.stats(orders)).depth == 5
+
+
+async def test_closing_says_of_what_was_sent_that_it_may_have_happened(relay: Relay, orders: str) -> None:
+    client = AsyncClient(relay.address)
+    await client.connect()
+    relay.hold_answers()
+    publishing = asyncio.create_task(client.publish(orders, 1))
+    await relay.has_held.wait()
+    closing = asyncio.create_task(client.close())
+    with pytest.raises(ClientClosed, match="may or may not have happened"):
+        await publishing
+    relay.cut()
+    await closing
 
 
 async def test_a_client_that_nobody_uses_does_not_knock(wired: AsyncClient, relay: Relay) -> None:

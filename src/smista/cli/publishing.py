@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -137,10 +138,28 @@ async def put(
     source.check()
     if is_declared and queue not in await client.queues(prefix=queue):
         await client.declare_queue(queue)
-    if source.is_single():
-        await _put_one(client, output, queue, source, options)
-    else:
-        await _put_many(client, output, queue, source, options)
+    with _advised(options.dedup_id):
+        if source.is_single():
+            await _put_one(client, output, queue, source, options)
+        else:
+            await _put_many(client, output, queue, source, options)
+
+
+@contextlib.contextmanager
+def _advised(dedup_id: str | None) -> Iterator[None]:
+    """Where nobody knows whether it was published: say how not to have it twice. Each command is a client of its own,
+    so the broker does not know the next one's from this one's."""
+    from smista.client import ConnectionLost
+
+    try:
+        yield
+    except ConnectionLost as error:
+        error.add_note(
+            "Without --dedup-id, what is put again may be there twice: look first (smista browse)."
+            if dedup_id is None
+            else "Put it again as before: under its --dedup-id it is stored once."
+        )
+        raise
 
 
 async def _put_one(client: AsyncClient, output: Output, queue: str, source: Input, options: MessageOptions) -> None:
@@ -224,9 +243,10 @@ async def publish(
         dedup_id = options.dedup_id
         if dedup_id is not None and not source.is_single():
             dedup_id = f"{dedup_id}-{number}"
-        routed = await client.publish_to_exchange(
-            exchange, routing_key, body, extra_keys=extra_key or (), deduplication_id=dedup_id, **properties
-        )
+        with _advised(dedup_id):
+            routed = await client.publish_to_exchange(
+                exchange, routing_key, body, extra_keys=extra_key or (), deduplication_id=dedup_id, **properties
+            )
         lost += not routed
         queues = [{"queue": each.queue, "message_id": each.id, "position": each.position} for each in routed]
         said = ", ".join(f"{each.queue} ({each.id})" for each in routed) or "no queue"

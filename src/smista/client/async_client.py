@@ -52,11 +52,11 @@ class AsyncClient(QueueCalls, PublishingCalls, ReceivingCalls, LookingCalls, Exc
         SMISTA_URL says, else this machine's port 9324. `namespace` None is the default one.
 
         `connect_timeout_ms` is for one attempt to connect. `retry_for_ms` is how long a connection that was lost is
-        sought again before everything that waits for it fails with `ConnectionFailed`; None means for ever. With
-        `deduplicate` a publish that was unconfirmed at a break is sent again, and the broker stores it once, for which
-        it remembers an id per batch during the queue's `dedup_window_ms`; without, it fails with `ConnectionLost`.
-        Beyond `unconfirmed_max` messages or `unconfirmed_bytes_max` bytes that the broker has not confirmed,
-        publishing waits.
+        sought again before everything that waits for it fails, with `ConnectionLost` where it was sent and may have
+        happened, with `ConnectionFailed` where it was not; None means for ever. With `deduplicate` a publish that was
+        unconfirmed at a break is sent again, and the broker stores it once, for which it remembers an id per batch
+        during the queue's `dedup_window_ms`; without, it fails with `ConnectionLost`. Beyond `unconfirmed_max` messages
+        or `unconfirmed_bytes_max` bytes that the broker has not confirmed, publishing waits.
         """
         self._namespace = None if namespace is None else check_name("namespace", namespace)
         self._session = Session(address, connect_timeout_ms=connect_timeout_ms, retry_for_ms=retry_for_ms)

@@ -68,3 +68,11 @@ def error_from(code: str, message: str) -> BrokerError:
     error = known.__new__(known, message)
     assert isinstance(error, BrokerError)
     return error
+
+
+def another(error: BrokerError) -> BrokerError:
+    """The same error for one more caller. Whoever hears of an error may raise it, add notes to it and keep it, so each
+    has one of its own."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update({name: value for name, value in error.__dict__.items() if name != "__notes__"})
+    return copy

@@ -7,7 +7,8 @@
 What a break does to a request that was sent and not answered depends on what it asks. One that may be repeated (it
 reads, or the broker recognises it, as a batch by its id) is sent again, the same bytes under the same number, before
 anything newer. Any other fails with `ConnectionLost`, since nobody can tell whether it happened. What had not been sent
-waits. A broker that says it is going away counts as a break.
+waits. A broker that says it is going away counts as a break. When the broker is given up, what was sent once has failed
+with `ConnectionLost` too, whether or not it might have been repeated; only what never was fails with the reason.
 
 Whoever asked may be cancelled. Where the answer would hand something over (`receive`), the broker is told, and what it
 answers nevertheless is given back: see `take_back`.
@@ -30,7 +31,7 @@ import msgspec
 from smista.client.address import shown_address, stream_url
 from smista.client.backoff import Backoff
 from smista.client.connection import Connection
-from smista.client.errors import ClientClosed, ConnectionFailed, ConnectionLost
+from smista.client.errors import ClientClosed, ConnectionFailed, ConnectionLost, another
 from smista.client.wire import ErrorBody, Frame, Request, decode_frame, encode
 from smista.core.errors import InvalidArgument, MessageTooLarge
 from smista.errors import BrokerError
@@ -312,14 +313,15 @@ class Session:
             feed.broken()
 
     def _give_up(self, error: BrokerError) -> None:
-        for request_id in list(self._pending):
-            self._fail(request_id, error)
+        """There will be no answers. What was sent may have been done all the same; only the rest was surely not."""
+        for request_id, pending in list(self._pending.items()):
+            self._fail(request_id, _in_doubt(error) if pending.is_sent else another(error))
         for feed in list(self._feeds):
-            feed.failed(error)
+            feed.failed(another(error))
         self._feeds.clear()
         for connected in self._connecting:
             if not connected.done():
-                connected.set_exception(error)
+                connected.set_exception(another(error))
         self._connecting.clear()
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -391,4 +393,13 @@ def heard(answer: asyncio.Future[Any]) -> None:
 def _lost(connection: Connection) -> ConnectionLost:
     return ConnectionLost(
         f"This was under way when the connection was lost ({connection.ending}): it may or may not have happened."
+    )
+
+
+def _in_doubt(error: BrokerError) -> BrokerError:
+    """For what was sent, and has no answer because of `error`."""
+    if isinstance(error, ClientClosed):
+        return ClientClosed("The client was closed while this was under way: it may or may not have happened.")
+    return ConnectionLost(
+        f"This was under way when the connection was lost: it may or may not have happened. Since then: {error}"
     )
