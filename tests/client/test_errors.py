@@ -1,13 +1,18 @@
+import asyncio
 import inspect
+from collections.abc import Coroutine
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from smista import AsyncClient
 from smista import errors as broker_errors
-from smista.client.errors import ServerError, error_from
+from smista.client.errors import ServerError, another, error_from
 from smista.core import errors as core_errors
 from smista.core.errors import ExchangeNotFound, LeaseExpired, StaleReceipt
 from smista.errors import BrokerError
+from tests.client.fake_broker import FakeBroker
 
 
 @pytest.mark.parametrize("module", [core_errors, broker_errors], ids=lambda module: module.__name__)
@@ -37,3 +42,46 @@ def test_an_unknown_code_is_kept() -> None:
     assert isinstance(error, ServerError)
     assert (error.code, str(error)) == ("quota_exceeded", "Too much.")
     assert ServerError.code == "server_error"
+
+
+def test_another_error_says_the_same_and_has_notes_of_its_own() -> None:
+    for error in (error_from("exchange_not_found", "No such exchange."), error_from("quota_exceeded", "Too much.")):
+        error.add_note("of the first")
+        copy = another(error)
+        assert (type(copy), copy.code, str(copy)) == (type(error), error.code, str(error))
+        copy.add_note("of the second")
+        assert (error.__notes__, copy.__notes__) == (["of the first"], ["of the second"])
+
+
+async def errors_of(*calls: Coroutine[Any, Any, object]) -> list[object]:
+    """What each of them raises, all of them at once."""
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(error, BrokerError) for error in found), found
+    return found
+
+
+def are_apart(errors: list[object]) -> bool:
+    return len({id(error) for error in errors}) == len(errors)
+
+
+async def test_callers_that_fail_together_have_an_error_each() -> None:
+    refusal = {"error": {"code": "queue_not_found", "message": "No such queue."}}
+    async with FakeBroker(lambda request: refusal) as broker, AsyncClient(broker.address) as client:
+        assert are_apart(await errors_of(*(client.publish("orders", number) for number in range(3))))
+        subscription = client.subscribe("orders")
+        assert are_apart(await errors_of(*(anext(subscription) for _ in range(3)), anext(subscription)))
+
+
+async def test_deliveries_that_cannot_be_settled_have_an_error_each(client: AsyncClient, orders: str) -> None:
+    await client.put_many(orders, range(3))
+    deliveries = await client.receive(orders, 3)
+    await client.delete_queue(orders)
+    errors = await errors_of(*(delivery.ack() for delivery in deliveries), *(d.extend(1_000) for d in deliveries * 2))
+    assert are_apart(errors)
+
+
+async def test_those_that_wait_for_a_broker_in_vain_have_an_error_each(unused_address: str) -> None:
+    client = AsyncClient(unused_address)
+    waiting = [client.connect(), client.connect(), client.info(), client.info(), anext(client.subscribe("orders"))]
+    assert are_apart(await errors_of(*waiting))
+    await client.close()

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from smista.client.answers import Published, PutSummary
 from smista.client.batch import Batch, body_size, message_size, raw_message
+from smista.client.errors import another
 from smista.client.publication import Publication, body_of
 from smista.client.publisher import published
 from smista.client.session import Pending
@@ -130,7 +131,7 @@ class Tally:
         except MessageTooLarge as error:
             # As a request, which says nothing of the next one.
             for _ in range(batch.count):
-                self._count_outcome(error)
+                self._count_outcome(another(error))
         else:
             if answer.results:
                 for place, result in enumerate(answer.results):

@@ -15,6 +15,7 @@ import secrets
 
 from smista.client.answers import Published
 from smista.client.batch import Batch, body_size, message_size, raw_message
+from smista.client.errors import another
 from smista.client.publication import Publication
 from smista.client.session import Pending, Session
 from smista.client.window import Window
@@ -29,7 +30,7 @@ class _Turn(Batch):
 
     def __init__(self, content_type: str | None) -> None:
         super().__init__(content_type)
-        self.done: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[list[Result] | BrokerError] = asyncio.get_running_loop().create_future()
         self.is_resent = False
 
     def answered(self, pending: Pending) -> None:
@@ -38,11 +39,12 @@ class _Turn(Batch):
             self.is_resent = pending.is_resent
             self.done.set_result(decode_batch_answer(pending.answer.result()).results)
         else:
+            assert isinstance(error, BrokerError)
             self.failed(error)
 
-    def failed(self, error: BaseException) -> None:
-        self.done.set_exception(error)
-        self.done.exception()  # heard of, even if all that waited were cancelled
+    def failed(self, error: BrokerError) -> None:
+        # As a result: each of those that wait for it raises an error of its own.
+        self.done.set_result(error)
 
 
 class Publisher:
@@ -137,6 +139,8 @@ class Publisher:
 async def _published(batch: _Turn, place: int) -> Published:
     # Shared by all of the batch: one that is cancelled must not cancel the others.
     results = await asyncio.shield(batch.done)
+    if isinstance(results, BrokerError):
+        raise another(results)
     return published(results[place], is_ours=batch.is_resent and place not in batch.own_ids)
 
 

@@ -19,7 +19,7 @@ from collections import deque
 from typing import NamedTuple, TypeAlias
 
 from smista.client.connection import Connection
-from smista.client.errors import ConnectionLost
+from smista.client.errors import ConnectionLost, another
 from smista.client.portal import call_on, check_process
 from smista.client.session import Pending, Session
 from smista.client.wire import Settle, SettleAnswer, decode_settle_answer
@@ -102,7 +102,7 @@ class Settler:
         # Shared by all of the batch: one that is cancelled must not cancel the others.
         failures = await asyncio.shield(batch.done)
         if place in failures:
-            raise failures[place]
+            raise another(failures[place])
         return batch.answer.action_at(place)
 
     def settle_soon(self, how: Settling, name: Name) -> None:

@@ -24,7 +24,7 @@ from typing import Generic, Self, TypeVar
 import msgspec
 
 from smista.client.connection import Connection
-from smista.client.errors import ClientClosed, ConnectionLost
+from smista.client.errors import ClientClosed, ConnectionLost, another
 from smista.client.message import Delivered
 from smista.client.session import GOING_AWAY, Session
 from smista.client.settling import RELEASE, TagSettler
@@ -112,7 +112,7 @@ class Subscription(Generic[D]):
         """Return when something may have come; raises when nothing will any more."""
         self.start()
         if self._end is not None:
-            raise self._end
+            raise another(self._end)
         taker = asyncio.get_running_loop().create_future()
         self._takers.append(taker)
         try:
