@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -291,3 +291,67 @@ async def test_what_has_an_id_of_its_own_and_is_sent_again_after_a_break_is_no_d
         again = await other.put_many(orders, messages)
         assert (again.accepted, again.duplicates) == (0, 10)
     assert (await client.stats(orders)).depth == 10
+
+
+BAD_PLACES = [0, 700, 1_500, 2_600]
+
+
+def with_bad_ones() -> list[Any]:
+    """Some that cannot be sent, as values and for their headers, at the beginning, in the middle and at the end."""
+    messages: list[Any] = list(range(2_601))
+    messages[0] = object()
+    messages[700] = Publication(700, headers={"x": object()})
+    messages[1_500] = {1: object()}
+    messages[2_600] = "\ud800"
+    return messages
+
+
+@pytest.mark.parametrize("is_brief", [True, False], ids=["brief", "with results"])
+async def test_put_many_refuses_what_cannot_be_sent_in_its_place_and_puts_the_rest(
+    client: AsyncClient, orders: str, is_brief: bool
+) -> None:
+    results: list[tuple[int, Published | BrokerError]] = []
+    on_result = None if is_brief else lambda place, result: results.append((place, result))
+    summary = await client.put_many(orders, with_bad_ones(), on_result=on_result)
+    assert (summary.accepted, summary.refused) == (2_597, 4)
+    assert [place for place, _ in summary.errors] == BAD_PLACES
+    assert all(isinstance(error, InvalidArgument) for _, error in summary.errors)
+    good = [number for number in range(2_601) if number not in BAD_PLACES]
+    assert [message.json() async for message in client.browse(orders, page_size=5_000)] == good
+    if not is_brief:
+        assert [place for place, _ in results] == list(range(2_601))
+        assert [place for place, result in results if isinstance(result, BrokerError)] == BAD_PLACES
+
+
+async def test_put_many_tells_its_own_refusals_from_the_brokers(client: AsyncClient, queue: str) -> None:
+    await client.declare_queue(queue, max_depth=2)
+    summary = await client.put_many(queue, [object(), 1, object(), 2, 3, object(), 4])
+    assert [(place, error.code) for place, error in summary.errors] == [
+        (0, "invalid_argument"),
+        (2, "invalid_argument"),
+        (4, "queue_full"),
+        (5, "invalid_argument"),
+        (6, "queue_full"),
+    ]
+
+
+async def test_put_many_of_nothing_that_can_be_sent_puts_nothing(client: AsyncClient, orders: str) -> None:
+    summary = await client.put_many(orders, [object()] * 3)
+    assert (summary.accepted, summary.refused) == (0, 3)
+
+
+async def test_put_many_puts_what_it_was_given_before_its_source_failed(client: AsyncClient, orders: str) -> None:
+    def source() -> Iterator[int]:
+        yield from range(2_500)
+        raise LookupError("no more")
+
+    async def coming() -> AsyncIterator[int]:
+        for number in range(2_500):
+            yield number
+        raise LookupError("no more")
+
+    for messages in (source(), coming()):
+        with pytest.raises(LookupError, match="no more") as caught:
+            await client.put_many(orders, messages)
+        assert caught.value.__notes__ == ["2500 messages before that were accepted."]
+        assert (await client.purge(orders)) == 2_500

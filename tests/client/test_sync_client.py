@@ -135,6 +135,20 @@ def test_pages_are_iterated(sync_client: Client, queue: str) -> None:
     assert list(sync_client.scheduled(queue)) == []
 
 
+def test_put_many_puts_what_it_was_given_before_its_source_failed(sync_client: Client, queue: str) -> None:
+    sync_client.declare_queue(queue)
+
+    def source() -> Iterator[object]:
+        yield object()
+        yield from range(2_500)
+        raise LookupError("no more")
+
+    with pytest.raises(LookupError, match="no more") as caught:
+        sync_client.put_many(queue, source())
+    assert caught.value.__notes__ == ["2500 messages before that were accepted, 1 refused."]
+    assert sync_client.stats(queue).depth == 2_500
+
+
 def test_put_many_takes_messages_and_calls_back_in_the_calling_thread(sync_client: Client, queue: str) -> None:
     sync_client.declare_queue(queue, body_bytes_max=10)
     threads: set[int] = set()

@@ -7,6 +7,7 @@ import msgspec
 from smista.client.publication import Publication
 from smista.client.wire import PublishBatch, encode
 from smista.core.errors import InvalidArgument
+from smista.errors import BrokerError
 
 BATCH_COUNT = 500
 BATCH_BYTES = 256 * 1024
@@ -15,34 +16,60 @@ MESSAGE_BYTES = 64
 
 
 class Batch:
-    """Bodies of one content type as long as that is all there is to say, whole messages else."""
+    """Bodies of one content type as long as that is all there is to say, whole messages else. It knows the places of
+    what was among them and cannot be sent."""
 
-    __slots__ = ("bodies", "content_type", "messages", "own_ids", "size")
+    __slots__ = ("bodies", "content_type", "messages", "own_ids", "refused", "size")
 
     def __init__(self, content_type: str | None = None) -> None:
         self.bodies: list[bytes] = []
         self.messages: list[msgspec.Raw] | None = None
         self.content_type = content_type
         self.own_ids: set[int] = set()
-        """The places of those that have deduplication ids of their own."""
+        """Of those that are sent, the places of the ones that have deduplication ids of their own."""
+        self.refused: dict[int, BrokerError] = {}
+        """Why some are not sent, by their places among all, in order."""
         self.size = 0
 
     @property
     def count(self) -> int:
+        """How many are sent."""
         return len(self.bodies) if self.messages is None else len(self.messages)
 
-    def has_room(self, size: int, *, count_max: int = BATCH_COUNT, bytes_max: int = BATCH_BYTES) -> bool:
-        return self.count < count_max and self.size + size <= bytes_max
+    @property
+    def total(self) -> int:
+        """How many it stands for, those that are not sent too."""
+        return self.count + len(self.refused)
 
-    def holds_bodies_of(self, content_type: str | None) -> bool:
+    def place_of(self, sent: int) -> int:
+        """The place among all of one that is sent, by its place among those."""
+        place = sent
+        for refused in self.refused:
+            if refused > place:
+                break
+            place += 1
+        return place
+
+    def has_room(self, size: int, *, count_max: int = BATCH_COUNT, bytes_max: int = BATCH_BYTES) -> bool:
+        return self.total < count_max and self.size + size <= bytes_max
+
+    def takes_bodies_of(self, content_type: str | None) -> bool:
         """Whether all that is here are bodies of this content type."""
-        return self.messages is None and self.content_type == content_type
+        return self.messages is None and (self.content_type == content_type or not self.bodies)
+
+    def takes_messages(self) -> bool:
+        """Whether all that is here are whole messages."""
+        return self.messages is not None or not self.bodies
+
+    def refuse(self, error: BrokerError) -> None:
+        self.refused[self.total] = error
 
     def add_body(self, body: bytes, content_type: str | None) -> int:
         """Returns its place."""
-        if not self.holds_bodies_of(content_type):
+        if not self.takes_bodies_of(content_type):
             return self.add_message(raw_message(Publication(body=body, content_type=content_type)), has_own_id=False)
         self.size += body_size(body)
+        self.content_type = content_type
         self.bodies.append(body)
         return len(self.bodies) - 1
 

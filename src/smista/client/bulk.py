@@ -1,7 +1,8 @@
 """`put_many`: any number of messages, cut into batches, several of them under way at a time.
 
 Memory is bounded by the batches under way, whatever the source holds. A source that is an async iterator is read ahead
-by one batch, so that a slow one still has its messages sent as they come.
+by one batch, so that a slow one still has its messages sent as they come. A message that cannot be sent, and a source
+that fails, keep nothing of the rest from being put.
 
     source ──▶ Batch, Batch, ... ──▶ Publisher.put (waits for room) ──▶ Tally, in order of the source
 """
@@ -32,7 +33,7 @@ OnResult: TypeAlias = Callable[[int, Published | BrokerError], object]
 
 class Cutter:
     """Cuts what it is fed: a batch is given out when it has `batch_count` messages or `batch_bytes`, or when the next
-    message is of another kind."""
+    message is of another kind. What cannot be sent keeps nothing else from being sent: the batch notes why."""
 
     def __init__(self, batch_count: int, batch_bytes: int) -> None:
         self._batch_count = batch_count
@@ -40,11 +41,14 @@ class Cutter:
         self._batch: Batch | None = None
 
     def feed(self, message: object) -> Batch | None:
-        if type(message) is bytes:
-            return self._feed_body(message, None)
-        if isinstance(message, Publication):
-            return self._feed_publication(message)
-        return self._feed_body(*body_of(message))
+        try:
+            if type(message) is bytes:
+                return self._feed_body(message, None)
+            if isinstance(message, Publication):
+                return self._feed_publication(message)
+            return self._feed_body(*body_of(message))
+        except BrokerError as error:
+            return self._refuse(error)
 
     def rest(self) -> Batch | None:
         batch, self._batch = self._batch, None
@@ -52,7 +56,7 @@ class Cutter:
 
     def _feed_body(self, body: bytes, content_type: str | None) -> Batch | None:
         batch, full = self._batch, None
-        if batch is None or not (batch.holds_bodies_of(content_type) and self._has_room(batch, body_size(body))):
+        if batch is None or not (batch.takes_bodies_of(content_type) and self._has_room(batch, body_size(body))):
             full, batch = batch, Batch(content_type)
             self._batch = batch
         batch.add_body(body, content_type)
@@ -61,58 +65,94 @@ class Cutter:
     def _feed_publication(self, publication: Publication) -> Batch | None:
         message = raw_message(publication)
         batch, full = self._batch, None
-        if batch is None or batch.messages is None or not self._has_room(batch, message_size(message)):
+        if batch is None or not (batch.takes_messages() and self._has_room(batch, message_size(message))):
             full, batch = batch, Batch()
             self._batch = batch
         batch.add_message(message, has_own_id=publication.deduplication_id is not None)
+        return full
+
+    def _refuse(self, error: BrokerError) -> Batch | None:
+        batch, full = self._batch, None
+        if batch is None or not self._has_room(batch, 0):
+            full, batch = batch, Batch()
+            self._batch = batch
+        batch.refuse(error)
         return full
 
     def _has_room(self, batch: Batch, size: int) -> bool:
         return batch.has_room(size, count_max=self._batch_count, bytes_max=self._batch_bytes)
 
 
-def batches(source: Iterable[Any], batch_count: int, batch_bytes: int) -> Iterator[Batch]:
-    cutter = Cutter(batch_count, batch_bytes)
-    for message in source:
-        if full := cutter.feed(message):
-            yield full
-    if rest := cutter.rest():
-        yield rest
+class Batches:
+    """The batches of a source. One that fails ends them: when they are over, `failure` is what it raised."""
 
+    def __init__(self, source: Iterable[Any], batch_count: int, batch_bytes: int) -> None:
+        self._source = source
+        self._cutter = Cutter(batch_count, batch_bytes)
+        self.failure: Exception | None = None
 
-async def batches_as_they_come(source: AsyncIterable[Any], batch_count: int, batch_bytes: int) -> AsyncIterator[Batch]:
-    """As `batches`, but what is there is given out when the source has nothing more just now."""
-    cutter = Cutter(batch_count, batch_bytes)
-    full: deque[Batch] = deque()
-    has_some, is_taken = asyncio.Event(), asyncio.Event()
-
-    async def read() -> None:
-        async for message in source:
-            if batch := cutter.feed(message):
-                full.append(batch)
-                is_taken.clear()
-                has_some.set()
-                await is_taken.wait()
-            has_some.set()
-
-    reader = asyncio.create_task(read(), name="smista-put-many")
-    reader.add_done_callback(lambda _: has_some.set())
-    try:
+    def __iter__(self) -> Iterator[Batch]:
+        messages = iter(self._source)
         is_over = False
         while not is_over:
-            await has_some.wait()
-            has_some.clear()
-            is_over = reader.done()  # asked first: what it has read until then is given out below
-            while full:
-                yield full.popleft()
-                is_taken.set()
-                # The reader goes first: as long as it has more, batches are full ones.
-                await asyncio.sleep(0)
-            if rest := cutter.rest():
-                yield rest
-        await reader  # raises what the source raised
-    finally:
-        reader.cancel()
+            batch = None
+            try:
+                for message in messages:
+                    if batch := self._cutter.feed(message):
+                        break
+                else:
+                    is_over = True
+            except Exception as error:
+                self.failure = error
+                is_over = True
+            # Outside, since what those raise whom it is given to is none of the source's errors.
+            if batch is None:
+                batch = self._cutter.rest()
+            if batch is not None:
+                yield batch
+
+
+class BatchesAsTheyCome:
+    """As `Batches`, of an async source; what is there is given out when the source has nothing more just now."""
+
+    def __init__(self, source: AsyncIterable[Any], batch_count: int, batch_bytes: int) -> None:
+        self._source = source
+        self._cutter = Cutter(batch_count, batch_bytes)
+        self._full: deque[Batch] = deque()
+        self._has_some, self._is_taken = asyncio.Event(), asyncio.Event()
+        self.failure: Exception | None = None
+
+    async def __aiter__(self) -> AsyncIterator[Batch]:
+        reader = asyncio.create_task(self._read(), name="smista-put-many")
+        reader.add_done_callback(lambda _: self._has_some.set())
+        try:
+            is_over = False
+            while not is_over:
+                await self._has_some.wait()
+                self._has_some.clear()
+                is_over = reader.done()  # asked first: what it has read until then is given out below
+                while self._full:
+                    yield self._full.popleft()
+                    self._is_taken.set()
+                    # The reader goes first: as long as it has more, batches are full ones.
+                    await asyncio.sleep(0)
+                if rest := self._cutter.rest():
+                    yield rest
+            await reader
+        finally:
+            reader.cancel()
+
+    async def _read(self) -> None:
+        try:
+            async for message in self._source:
+                if batch := self._cutter.feed(message):
+                    self._full.append(batch)
+                    self._is_taken.clear()
+                    self._has_some.set()
+                    await self._is_taken.wait()
+                self._has_some.set()
+        except Exception as error:
+            self.failure = error
 
 
 class Tally:
@@ -130,24 +170,33 @@ class Tally:
             answer = decode_batch_answer(pending.answer.result())
         except MessageTooLarge as error:
             # As a request, which says nothing of the next one.
-            for _ in range(batch.count):
-                self._count_outcome(another(error))
+            self._count_each([another(error) for _ in range(batch.count)], batch)
         else:
             if answer.results:
-                for place, result in enumerate(answer.results):
-                    self._count_one(result, is_ours=pending.is_resent and place not in batch.own_ids)
+                self._count_each(_outcomes(answer.results, pending, batch), batch)
             else:
-                self._count_brief(answer, is_ours=pending.is_resent)
+                self._count_brief(answer, batch, is_ours=pending.is_resent)
         if self._on_progress is not None:
             self._on_progress(self.summary.count)
 
-    def _count_brief(self, answer: BatchAnswer, *, is_ours: bool) -> None:
+    def _count_each(self, outcomes: Iterable[Published | BrokerError], batch: Batch) -> None:
+        """Count those that were sent and those that were not, as they came."""
+        sent = iter(outcomes)
+        for place in range(batch.total):
+            self._count_outcome(batch.refused.get(place) or next(sent))
+
+    def _count_brief(self, answer: BatchAnswer, batch: Batch, *, is_ours: bool) -> None:
+        if self._on_result is not None:
+            # Nothing was sent, so there are no results.
+            self._count_each((), batch)
+            return
         start = self.summary.count
         duplicates = 0 if is_ours else answer.duplicates
         self.summary.accepted += answer.accepted - duplicates
         self.summary.duplicates += duplicates
-        for refusal in answer.errors:
-            self._count_refused(start + refusal.index, refusal.error())
+        refused = {batch.place_of(refusal.index): refusal.error() for refusal in answer.errors} | batch.refused
+        for place in sorted(refused):
+            self._count_refused(start + place, refused[place])
 
     def count_rest(self, rest: Iterable[tuple[Pending, Batch]], error: BrokerError) -> None:
         """Count what was under way when a batch was refused with `error`, and note there how many were accepted."""
@@ -156,8 +205,12 @@ class Tally:
                 self.count(pending, batch)
         error.add_note(f"{self.summary.accepted} messages before these were accepted.")
 
-    def _count_one(self, result: Result, *, is_ours: bool) -> None:
-        self._count_outcome(published(result, is_ours=is_ours) if result.error is None else result.error.error())
+    def check_source(self, failure: Exception | None) -> None:
+        """Raise what the source raised, now that all it gave before is counted."""
+        if failure is not None:
+            refused = f", {self.summary.refused} refused" if self.summary.refused else ""
+            failure.add_note(f"{self.summary.accepted} messages before that were accepted{refused}.")
+            raise failure
 
     def _count_outcome(self, outcome: Published | BrokerError) -> None:
         index = self.summary.count
@@ -173,3 +226,9 @@ class Tally:
         self.summary.refused += 1
         if len(self.summary.errors) < ERRORS_MAX:
             self.summary.errors.append((index, error))
+
+
+def _outcomes(results: Iterable[Result], pending: Pending, batch: Batch) -> Iterator[Published | BrokerError]:
+    for place, result in enumerate(results):
+        is_ours = pending.is_resent and place not in batch.own_ids
+        yield published(result, is_ours=is_ours) if result.error is None else result.error.error()

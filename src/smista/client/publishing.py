@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from smista.client.answers import Published, PutSummary, Routed, RoutedList
 from smista.client.batch import BATCH_BYTES, BATCH_COUNT, Batch
-from smista.client.bulk import OnProgress, OnResult, Tally, batches, batches_as_they_come
+from smista.client.bulk import Batches, BatchesAsTheyCome, OnProgress, OnResult, Tally
 from smista.client.calls import Calls
 from smista.client.publication import Properties, Publication, body_of
 from smista.client.publisher import Publisher
@@ -52,8 +52,9 @@ class PublishingCalls(Calls):
 
         Each is bytes, a JSON-able value, or a `Publication` where it needs properties of its own. `on_progress` is
         called with the number of messages done so far, `on_result` for each message with its place and what became of
-        it. A message that is refused does not keep the others out; it is in the summary's `errors`. What refuses all of
-        them (`QueueNotFound`, `LowDisk`, ...) is raised; how many had been accepted stands in a note of the error.
+        it. A message that is refused, by the broker or because it cannot be sent, does not keep the others out; it is
+        in the summary's `errors`. What refuses all of them (`QueueNotFound`, `LowDisk`, ...) is raised, and so is what
+        `messages` raises, once those it gave before are put; how many were accepted stands in a note of the error.
         """
         check_text("queue", queue)
         tally = Tally(on_progress, on_result)
@@ -66,11 +67,14 @@ class PublishingCalls(Calls):
                 tally.count(*under_way.popleft())
 
         try:
+            source: Batches | BatchesAsTheyCome
             if isinstance(messages, AsyncIterable):
-                async for batch in batches_as_they_come(messages, batch_count, batch_bytes):
+                source = BatchesAsTheyCome(messages, batch_count, batch_bytes)
+                async for batch in source:
                     await put(batch)
             else:
-                for batch in batches(messages, batch_count, batch_bytes):
+                source = Batches(messages, batch_count, batch_bytes)
+                for batch in source:
                     await put(batch)
             while under_way:
                 await asyncio.wait({under_way[0][0].answer})
@@ -84,6 +88,7 @@ class PublishingCalls(Calls):
             for pending, _ in under_way:
                 # After an error nobody asks for these any more.
                 pending.answer.add_done_callback(heard)
+        tally.check_source(source.failure)
         return tally.summary
 
     async def put_batch(self, queue: str, batch: Batch, *, brief: bool) -> Pending:

@@ -28,7 +28,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from smista.client.answers import PutSummary
 from smista.client.async_client import AsyncClient
 from smista.client.batch import BATCH_BYTES, BATCH_COUNT, Batch
-from smista.client.bulk import OnProgress, OnResult, Tally, batches
+from smista.client.bulk import Batches, OnProgress, OnResult, Tally
 from smista.client.errors import ClientClosed
 from smista.client.message import SyncDelivery
 from smista.client.pages import Pages
@@ -147,7 +147,8 @@ class Client:
             tally.count(call.wait(), batch)
 
         try:
-            for batch in batches(messages, batch_count, batch_bytes):
+            source = Batches(messages, batch_count, batch_bytes)
+            for batch in source:
                 put = functools.partial(self._client.put_batch, queue, batch, brief=tally.is_brief)
                 call = self._portal.submit(put)
                 under_way.append((call, batch))
@@ -158,6 +159,7 @@ class Client:
         except BrokerError as error:
             tally.count_rest([(call.wait(), batch) for call, batch in under_way], error)
             raise
+        tally.check_source(source.failure)
         return tally.summary
 
     def receive(
