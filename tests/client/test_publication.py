@@ -1,3 +1,10 @@
+import dataclasses
+import datetime
+import enum
+import uuid
+from decimal import Decimal
+
+import msgspec
 import pytest
 from msgspec import UNSET
 
@@ -23,6 +30,79 @@ def test_neither_or_both_of_message_and_body_are_refused() -> None:
         body_of(UNSET)
     with pytest.raises(InvalidArgument, match="Both"):
         body_of({"a": 1}, b"b")
+
+
+class Size(enum.Enum):
+    LARGE = "large"
+    BOUNDLESS = float("inf")
+
+
+@dataclasses.dataclass
+class Order:
+    price: float
+    photo: object = None
+
+
+class Parcel(msgspec.Struct):
+    weight: float
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (float("nan"), "it is the number nan"),
+        (float("-inf"), "it is the number -inf"),
+        ({"order": {"price": float("nan")}}, "order.price is the number nan"),
+        ([1.0, float("inf")], r"\[1\] is the number inf"),
+        ((1, {float("nan")}), r"\[1\]\[0\] is the number nan"),
+        ({float("inf"): 1}, "a name in it is the number inf"),
+        ({"photo": b"\xff"}, "photo is bytes"),
+        ({"photos": [bytearray(b"x")]}, r"photos\[0\] is bytes"),
+        ({"photo": memoryview(b"x")}, "photo is bytes"),
+        ({"a": {b"x": 1}}, "a name in a is bytes"),
+        (Order(float("nan")), "price is the number nan"),
+        ({"order": Order(1.0, b"x")}, "order.photo is bytes"),
+        ([Parcel(float("inf"))], r"\[0\].weight is the number inf"),
+        (Size.BOUNDLESS, "it is the number inf"),
+    ],
+)
+def test_what_json_has_no_words_for_is_refused_and_not_stored_as_something_else(value: object, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"cannot be written as JSON: {said}, for which"):
+        body_of(value)
+
+
+def test_what_has_a_usual_form_in_json_is_written_in_that_form() -> None:
+    value = {
+        "price": Decimal("1.10"),
+        "id": uuid.UUID(int=7),
+        "at": datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC),
+        "on": datetime.date(2026, 1, 31),
+        "sizes": (Size.LARGE, frozenset({1})),
+        "order": Order(1.5),
+        "parcel": Parcel(2.5),
+        "names": {7: "seven"},
+        "raw": msgspec.Raw(b"[1.0]"),
+        "large": 1 << 70,
+    }
+    assert msgspec.json.decode(body_of(value)[0]) == {
+        "price": "1.10",
+        "id": "00000000-0000-0000-0000-000000000007",
+        "at": "2026-01-31T12:00:00Z",
+        "on": "2026-01-31",
+        "sizes": ["large", [1]],
+        "order": {"price": 1.5, "photo": None},
+        "parcel": {"weight": 2.5},
+        "names": {"7": "seven"},
+        "raw": [1.0],
+        "large": 1 << 70,
+    }
+
+
+def test_what_holds_itself_is_refused() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    with pytest.raises(InvalidArgument, match="nested too deeply"):
+        body_of(endless)
 
 
 def test_what_cannot_be_written_is_refused_with_the_reason() -> None:

@@ -7,10 +7,10 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from smista.client.json_body import encode_json
 from smista.core.errors import InvalidArgument
 
 JSON = "application/json"
-encode_json = msgspec.json.Encoder().encode
 
 
 class Properties(TypedDict, total=False):
@@ -85,8 +85,10 @@ def body_of(message: object, body: object = UNSET) -> tuple[bytes, str | None]:
         return _bytes(message), None
     try:
         return encode_json(message), JSON
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise InvalidArgument(f"The message cannot be written as JSON: {error}. Give bytes as `body`.") from None
+    except ValueError as error:
+        raise InvalidArgument(
+            f"The message cannot be written as JSON: {error}. Give another value, or the whole message as bytes."
+        ) from None
 
 
 def _bytes(body: object) -> bytes:
