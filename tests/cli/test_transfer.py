@@ -4,8 +4,11 @@ import datetime
 import decimal
 import gzip
 import json
+import os
+import stat
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from smista import Client
 from smista.client import Publication
 from tests.cli.conftest import Smista
 from tests.server_process import ServerProcess
+from tests.waiting import PATIENCE_S
 
 KEPT = (
     "message", "body", "priority", "headers", "group", "max_retries", "content_type", "content_encoding",
@@ -139,6 +143,65 @@ def test_a_failed_export_leaves_what_was_there(smista: Smista, name: str, tmp_pa
     assert smista("export", name, "x", directory=tmp_path).code == 1
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     assert (tmp_path / "x").read_text() == "before"
+
+
+def test_a_file_that_holds_something_is_replaced_only_with_force(smista: Smista, filled: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("precious")
+    refused = smista("export", filled, "x", directory=tmp_path)
+    assert (refused.code, "x is there already; give --force" in refused.err) == (2, True)
+    assert (tmp_path / "x").read_text() == "precious"
+    assert smista("export", filled, "x", "--force", directory=tmp_path).code == 0
+    assert len((tmp_path / "x").read_text().splitlines()) == 6
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_an_empty_file_is_filled_and_keeps_its_mode(smista: Smista, filled: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    assert smista("export", filled, "secret", directory=tmp_path).code == 0
+    assert (stat.S_IMODE(secret.stat().st_mode), len(secret.read_text().splitlines())) == (0o600, 6)
+    secret.chmod(0o640)
+    assert smista("export", filled, "secret", "--force", directory=tmp_path).code == 0
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o640
+
+
+def test_a_link_stays_and_what_it_leads_to_is_written(smista: Smista, filled: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/target").touch()
+    (tmp_path / "link").symlink_to("folder/target")
+    (tmp_path / "to nothing").symlink_to("folder/new")
+    for link, target in (("link", "folder/target"), ("to nothing", "folder/new")):
+        assert smista("export", filled, link, directory=tmp_path).code == 0
+        assert (tmp_path / link).is_symlink()
+        assert len((tmp_path / target).read_text().splitlines()) == 6
+
+
+def test_a_pipe_is_written_to_whoever_reads_it(smista: Smista, filled: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as other:
+        reading = other.submit(pipe.read_text)
+        assert smista("export", filled, "pipe", directory=tmp_path).code == 0
+        assert len(reading.result(PATIENCE_S).splitlines()) == 6
+    assert pipe.is_fifo()
+
+
+def test_standard_output_may_be_named_and_devices_stay_devices(smista: Smista, filled: str) -> None:
+    assert len(smista("export", filled, "/dev/stdout").out.splitlines()) == 6
+    assert smista("export", filled, "/dev/null").code == 0
+    assert Path("/dev/null").is_char_device()
+
+
+def test_somebody_elses_part_of_a_file_is_left_alone(smista: Smista, filled: str, tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl.part").write_text("mine")
+    assert smista("export", filled, "x.jsonl", directory=tmp_path).code == 0
+    assert (tmp_path / "x.jsonl.part").read_text() == "mine"
+
+
+def test_a_new_file_has_the_usual_mode(smista: Smista, filled: str, tmp_path: Path) -> None:
+    (tmp_path / "usual").touch()
+    smista("export", filled, "x", directory=tmp_path)
+    assert (tmp_path / "x").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 JSON = "application/json"

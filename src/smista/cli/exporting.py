@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import os
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -16,9 +10,9 @@ import typer
 from smista.cli import messages
 from smista.cli.arguments import Filters, Queue, State
 from smista.cli.connected import client_command
-from smista.cli.exits import WrongUsage
 from smista.cli.output import Output, note
 from smista.cli.progress import progress
+from smista.cli.target import is_standard_output, written
 from smista.cli.text import count
 
 if TYPE_CHECKING:
@@ -37,6 +31,9 @@ async def export(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Where to; - is standard output, gzipped if *.gz.")],
     filters: Filters,
     state: State = None,
+    is_forced: Annotated[
+        bool, typer.Option("--force", help="Replace a file that is there.", show_default=False)
+    ] = False,
 ) -> None:
     """Write the messages of a queue into a file, one JSON object per line; nothing is changed.
 
@@ -48,33 +45,14 @@ async def export(
     present = await client.stats(queue)
     pages = client.browse(queue, state=state, page_size=PAGE_SIZE, **wanted)
     exported = lost = 0
-    with _written(file) as stream, progress("Exporting", present.depth + present.dead) as done:
+    with written(file, is_forced=is_forced) as stream, progress("Exporting", present.depth + present.dead) as done:
         while page := await pages.next_page():
             for message in page:
                 stream.write(msgspec.json.encode(messages.fields(message)) + b"\n")
                 lost += message.body is None
             exported += len(page)
             done(exported)
-    if file != "-":
+    if not is_standard_output(file):
         output.say(f"Exported {count(exported, 'message')} to {file}.", queue=queue, exported=exported, lost=lost)
     if lost:
         note(f"{count(lost, 'message')} came without a body: the broker's log has lost it.")
-
-
-@contextlib.contextmanager
-def _written(file: str) -> Iterator[IO[bytes]]:
-    """A stream whose content is in `file` once all of it is written; what was there before stays until then."""
-    if file == "-":
-        sys.stdout.flush()
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    part = Path(f"{file}.part")
-    try:
-        with gzip.open(part, "wb", compresslevel=6) if file.endswith(".gz") else part.open("wb") as stream:
-            yield cast("IO[bytes]", stream)
-        os.replace(part, file)
-    except OSError as error:
-        raise WrongUsage(f"{file} cannot be written: {error.strerror or error}.") from None
-    finally:
-        part.unlink(missing_ok=True)
