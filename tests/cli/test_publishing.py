@@ -136,7 +136,7 @@ def test_what_is_refused_is_told_and_the_rest_is_stored(smista: Smista, name: st
     smista("declare", name, "--max-depth", "2")
     done = smista("put", name, "a", "b", "c")
     assert done.code == 1
-    assert done.out == f"Published 2 messages to queue {name}. 1 were refused.\n"
+    assert done.out == f"Published 2 messages to queue {name}. 1 was refused.\n"
     assert "Message 3: " in done.err
     assert "[queue_full]" in done.err
 

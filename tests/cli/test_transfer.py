@@ -82,12 +82,87 @@ def test_lines_go_to_the_queues_they_came_from(smista: Smista, queue: str, name:
     assert [each["message"] for each in smista("browse", name, "--json").lines] == [name] * 3
 
 
-def test_an_import_can_go_on_where_it_was_broken_off(smista: Smista, queue: str) -> None:
-    lines = [json.dumps({"message_id": str(number), "message": str(number)}) for number in range(4)]
-    broken = smista("import", "-", queue, stdin="\n".join([*lines[:2], "{"]).encode())
-    assert (broken.code, "Line 3 is not a line of an export" in broken.err) == (2, True)
-    done = smista("import", "-", queue, "--skip", "3", "--json", stdin="\n".join(lines).encode())
-    assert done.json["accepted"] == 1
+def lines_of(count: int, **fields: object) -> list[str]:
+    return [json.dumps({"message_id": str(number), "message": str(number), **fields}) for number in range(count)]
+
+
+BAD = [
+    ("{", "is not a line of an export"),
+    ('{"message_id": "x", "message": {}, "queue": "q"}', "has a message that is not text"),
+    ('{"message_id": "x", "message": "x", "queue": ""}', "does not say which queue"),
+]
+
+
+@pytest.mark.parametrize(("bad", "said"), BAD, ids=["no JSON", "no text", "no queue"])
+def test_what_stands_before_a_bad_line_is_put_and_the_line_can_be_left_out(
+    smista: Smista, queue: str, bad: str, said: str, tmp_path: Path
+) -> None:
+    lines = lines_of(5_000, queue=queue)
+    lines[3_000] = bad
+    (tmp_path / "x").write_text("\n".join(lines))
+    broken = smista("import", "x", directory=tmp_path)
+    assert broken.code == 2
+    assert broken.err.startswith(f"Error: Line 3001 {said}")
+    assert broken.err.endswith(
+        " 3,000 messages were published. Lines 1 to 3000 are done; --skip 3001 leaves line 3001 out.\n"
+    )
+    again = smista("import", "x", "--skip", "2000", directory=tmp_path)
+    assert " 0 messages were published, 1,000 were there already. Lines 1 to 3000 are done;" in again.err
+    assert smista("import", "x", "--skip", "3001", "--json", directory=tmp_path).json["accepted"] == 1_999
+    assert smista("stats", queue, "--json").json["depth"] == 4_999
+
+
+def test_a_bad_first_line_can_be_left_out(smista: Smista, queue: str) -> None:
+    broken = smista("import", "-", queue, stdin=b"{\n")
+    assert broken.err.endswith("0 messages were published. --skip 1 leaves line 1 out.\n")
+    assert smista("import", "-", queue, "--skip", "1", stdin=b"{\n").code == 0
+
+
+def test_what_stands_before_the_damage_of_a_file_is_put(smista: Smista, queue: str, tmp_path: Path) -> None:
+    # With what does not compress, so that the beginning is readable without the end.
+    lines = lines_of(2_000, correlation_id=os.urandom(50).hex())
+    packed = gzip.compress("\n".join(lines).encode())
+    (tmp_path / "cut.gz").write_bytes(packed[: len(packed) // 2])
+    broken = smista("import", "cut.gz", queue, directory=tmp_path)
+    depth = smista("stats", queue, "--json").json["depth"]
+    assert (broken.code, depth > 0) == (2, True)
+    assert f"Lines 1 to {depth} are done; repeat it, or go on with --skip {depth}." in broken.err
+
+
+def test_skipping_more_lines_than_there_are_is_wrong_usage(smista: Smista, queue: str) -> None:
+    text = "\n".join(lines_of(3)).encode()
+    beyond = smista("import", "-", queue, "--skip", "4", stdin=text)
+    assert (beyond.code, "--skip 4 leads beyond the end: there are 3 lines." in beyond.err) == (2, True)
+    assert smista("import", "-", queue, "--skip", "3", stdin=text).code == 0
+
+
+def test_an_import_that_is_refused_counts_all_it_has_put(smista: Smista, queue: str, name: str) -> None:
+    text = "\n".join([*lines_of(3, queue=queue), *lines_of(3, queue=name)]).encode()
+    refused = smista("import", "-", stdin=text)
+    assert (refused.code, "[queue_not_found]" in refused.err) == (1, True)
+    assert refused.err.endswith("\n3 messages were published.\n")
+
+
+def test_a_queue_that_an_import_makes_takes_what_is_in_the_file(
+    smista: Smista, url: str, queue: str, name: str, tmp_path: Path
+) -> None:
+    smista("alter", queue, "--body-bytes-max", "5000000")
+    smista("put", queue, "small")
+    (tmp_path / "large").write_bytes(b"x" * 3_000_000)
+    smista("put", queue, "--format", "raw", "--file", "large", directory=tmp_path)
+    assert exact(url, moved(smista, queue, name, tmp_path)) == exact(url, queue)
+
+
+def test_an_export_says_that_a_body_is_too_large_for_an_import(tmp_path: Path, offline: Smista) -> None:
+    with ServerProcess(tmp_path / "data") as server, Client(server.url) as client:
+        client.declare_queue("scans", body_bytes_max=3_000_000)
+        client.publish("scans", b"x" * 2_000_000)
+    with ServerProcess(tmp_path / "data", "--websocket-frame-bytes-max", "2000000") as server:
+        environment = {"SMISTA_URL": server.url}
+        exported = offline("export", "scans", "x", environment=environment, directory=tmp_path)
+        assert (exported.code, "--websocket-frame-bytes-max" in exported.err) == (0, True)
+        refused = offline("import", "x", environment=environment, directory=tmp_path)
+        assert (refused.code, "--websocket-frame-bytes-max" in refused.err) == (1, True)
 
 
 def test_what_expired_in_the_file_or_has_no_body_is_left_out_and_counted(smista: Smista, queue: str) -> None:
@@ -106,7 +181,7 @@ def test_what_expired_in_the_file_or_has_no_body_is_left_out_and_counted(smista:
     ("line", "said"),
     [
         (b"[]", "Line 1 is not a line of an export"),
-        (b'{"message_id": "1", "message": {}}', "its message is not text"),
+        (b'{"message_id": "1", "message": {}}', "has a message that is not text"),
         (b'{"message_id": "1", "message": "x", "priority": 999}', "Line 1 is not a line of an export"),
     ],
 )

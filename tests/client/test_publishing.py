@@ -179,7 +179,7 @@ async def test_large_bodies_travel(client: AsyncClient, orders: str) -> None:
 async def test_a_frame_that_is_too_large_for_the_broker_fails_and_the_rest_goes_on(
     client: AsyncClient, orders: str
 ) -> None:
-    with pytest.raises(MessageTooLarge, match="refused a request of"):
+    with pytest.raises(MessageTooLarge, match=r"This is a request of .* bytes, and the broker takes"):
         await client.publish(orders, b"x" * (17 * 1024 * 1024))
     await client.publish(orders, b"small")
     assert await bodies(client, orders) == [b"small"]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 PAGE_SIZE = 1_000
+FRAME_BYTES = 1 << 17
+"""What a request has beside its body, at most."""
 
 
 @client_command(commands)
@@ -44,15 +46,22 @@ async def export(
         wanted["created_before_ms"] = (await client.info()).now_ms + 1
     present = await client.stats(queue)
     pages = client.browse(queue, state=state, page_size=PAGE_SIZE, **wanted)
-    exported = lost = 0
+    exported = lost = largest = 0
     with written(file, is_forced=is_forced) as stream, progress("Exporting", present.depth + present.dead) as done:
         while page := await pages.next_page():
             for message in page:
                 stream.write(msgspec.json.encode(messages.fields(message)) + b"\n")
                 lost += message.body is None
+                largest = max(largest, len(message.body or b""))
             exported += len(page)
             done(exported)
     if not is_standard_output(file):
         output.say(f"Exported {count(exported, 'message')} to {file}.", queue=queue, exported=exported, lost=lost)
     if lost:
         note(f"{count(lost, 'message')} came without a body: the broker's log has lost it.")
+    limit = client.frame_bytes_max
+    if limit is not None and largest + FRAME_BYTES > limit:
+        note(
+            f"The largest body has {largest:,} bytes: `smista import` needs a broker that takes more in one request "
+            f"than the {limit:,} of this one, by `smista serve --websocket-frame-bytes-max`."
+        )

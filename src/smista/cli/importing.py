@@ -11,7 +11,7 @@ the queue's `dedup_window_ms` nothing is doubled, whether the first time was bro
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -26,16 +26,19 @@ from smista.cli.messages import is_json
 from smista.cli.output import Output, note
 from smista.cli.progress import progress
 from smista.cli.publishing import report
-from smista.cli.text import count
+from smista.cli.text import count, were
+from smista.errors import BrokerError
 
 if TYPE_CHECKING:
-    from smista.client import AsyncClient, Publication
+    from smista.client import AsyncClient, Publication, Published
 
 commands = typer.Typer()
 
 BLOCK_COUNT = 2_000
 BLOCK_BYTES = 4 << 20
 """What is put before the next lines are read."""
+USUAL_BODY_BYTES = 1 << 20
+"""What a queue takes whose settings say nothing of it, unless its broker was told otherwise."""
 ID_PREFIX = "export:"
 
 
@@ -97,11 +100,14 @@ async def import_(
     with sources.opened(file) as stream, progress("Importing") as done:
         try:
             await importing.put_all(stream, skip, done)
-        except BaseException:
-            if importing.line_count:
-                note(
-                    f"{importing.line_count:,} lines are done; repeat it, or go on with --skip {importing.line_count}."
-                )
+        except BrokerError as error:
+            error.add_note(importing.so_far(error))
+            raise
+        except WrongUsage as error:
+            error.message += f" {importing.so_far(error)}"
+            raise
+        except BaseException as error:
+            note(importing.so_far(error))
             raise
     took_s = time.perf_counter() - started_s
     if importing.expired:
@@ -110,6 +116,12 @@ async def import_(
         note(f"Left out {count(importing.lost, 'message')} without a body.")
     where = "to their queues" if queue is None else f"to queue {queue}"
     report(output, where, importing.summary, took_s, each="Line", expired=importing.expired, lost=importing.lost)
+
+
+class BadLine(WrongUsage):
+    def __init__(self, number: int, problem: str) -> None:
+        super().__init__(f"Line {number} {problem}")
+        self.number = number
 
 
 class Importing:
@@ -122,47 +134,103 @@ class Importing:
         self._target = target
         self._is_declared = is_declared
         self._seen: set[str] = set()
+        self._made: set[str] = set()
+        """The queues that were made here, and take bodies of the usual size only."""
+        self._block: list[tuple[int, str, Publication]] = []
+        """What was read and is put next: line, queue and message."""
+        self._block_bytes = 0
         self.summary = PutSummary()
         self.line_count = 0
         """Lines that need not be looked at again, those skipped among them."""
         self.expired = 0
         self.lost = 0
 
+    def so_far(self, error: BaseException) -> str:
+        """What is done, and how to go on."""
+        accepted, duplicates = self.summary.accepted, self.summary.duplicates
+        said = f"{count(accepted, 'message')} {were(accepted)} published"
+        said += f", {duplicates:,} {were(duplicates)} there already." if duplicates else "."
+        if isinstance(error, BadLine):
+            if self.line_count:
+                said += f" Lines 1 to {self.line_count} are done;" if self.line_count > 1 else " Line 1 is done;"
+            return f"{said} --skip {error.number} leaves line {error.number} out."
+        if self.line_count:
+            said += f" Lines 1 to {self.line_count} are done; repeat it, or go on with --skip {self.line_count}."
+        return said
+
     async def put_all(self, stream: IO[bytes], skip: int, on_progress: Callable[[int], None]) -> None:
-        async for block in _blocks(stream, skip):
-            await self._put(block)
-            self.line_count = block[-1][0]
-            on_progress(self.line_count)
+        number = 0
+        try:
+            async for text in sources.lines_of(stream):
+                number += 1
+                if number > skip:
+                    self._read(number, text)
+                if len(self._block) >= BLOCK_COUNT or self._block_bytes >= BLOCK_BYTES:
+                    await self._put_up_to(number)
+                    on_progress(number)
+        except WrongUsage as error:
+            # A line that cannot be read, or no more lines: what was read before is put all the same.
+            await self._put_up_to(error.number - 1 if isinstance(error, BadLine) else number)
+            raise
+        if skip > number:
+            raise WrongUsage(f"--skip {skip} leads beyond the end: there are {count(number, 'line')}.")
+        await self._put_up_to(number)
 
-    async def _put(self, block: list[tuple[int, Line]]) -> None:
-        now_ms = round(time.time() * 1000)
-        by_queue: dict[str, list[tuple[int, Publication]]] = {}
-        for number, line in block:
-            publication = self._publication(number, line, now_ms)
-            if publication is not None:
-                by_queue.setdefault(self._queue(number, line), []).append((number, publication))
-        for queue, numbered in by_queue.items():
-            await self._see_that_it_is_there(queue)
-            done = await self._client.put_many(queue, [publication for _, publication in numbered])
-            self.summary.accepted += done.accepted
-            self.summary.duplicates += done.duplicates
-            self.summary.refused += done.refused
-            # By their lines, so that they can be found.
-            self.summary.errors += [(numbered[index][0] - 1, error) for index, error in done.errors]
-
-    def _queue(self, number: int, line: Line) -> str:
+    def _read(self, number: int, text: bytes) -> None:
+        if not text.strip():
+            return
+        try:
+            line = _decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadLine(number, f"is not a line of an export: {error}.") from None
         queue = self._target or line.queue
         if not queue:
-            raise WrongUsage(f"Line {number} does not say which queue it is from; name one after the file.")
-        return queue
+            raise BadLine(number, "does not say which queue it is from; name one after the file.")
+        publication = self._publication(number, line)
+        if publication is not None:
+            self._block.append((number, queue, publication))
+        self._block_bytes += len(text)
 
-    async def _see_that_it_is_there(self, queue: str) -> None:
+    async def _put_up_to(self, number: int) -> None:
+        by_queue: dict[str, list[tuple[int, Publication]]] = {}
+        for line_number, queue, publication in self._block:
+            by_queue.setdefault(queue, []).append((line_number, publication))
+        for queue, numbered in by_queue.items():
+            await self._see_that_it_takes(queue, max(len(publication.body or b"") for _, publication in numbered))
+            await self._put(queue, numbered)
+        self._block, self._block_bytes = [], 0
+        self.line_count = number
+
+    async def _put(self, queue: str, numbered: list[tuple[int, Publication]]) -> None:
+        from smista.client.errors import another
+
+        def count_one(place: int, outcome: Published | BrokerError) -> None:
+            if isinstance(outcome, BrokerError):
+                self.summary.refused += 1
+                # By its line, so that it can be found.
+                self.summary.errors.append((numbered[place][0] - 1, outcome))
+            else:
+                self.summary.duplicates += outcome.is_duplicate
+                self.summary.accepted += not outcome.is_duplicate
+
+        try:
+            await self._client.put_many(queue, [publication for _, publication in numbered], on_result=count_one)
+        except BrokerError as error:
+            # Without its notes, which count this part of a block only.
+            raise another(error) from None
+
+    async def _see_that_it_takes(self, queue: str, size: int) -> None:
         if self._is_declared and queue not in self._seen:
             if queue not in await self._client.queues(prefix=queue):
                 await self._client.declare_queue(queue)
+                self._made.add(queue)
             self._seen.add(queue)
+        limit = self._client.frame_bytes_max
+        if size > USUAL_BODY_BYTES and queue in self._made and limit is not None:
+            await self._client.alter_queue(queue, body_bytes_max=limit)
+            self._made.discard(queue)
 
-    def _publication(self, number: int, line: Line, now_ms: int) -> Publication | None:
+    def _publication(self, number: int, line: Line) -> Publication | None:
         """None for what has no body or no time left."""
         from smista.client import Publication
 
@@ -179,7 +247,7 @@ class Importing:
             properties["ttl_ms"] = line.ttl_ms
             if line.state == "ready" and line.expires_at_ms is not None:
                 # Its time runs on in the file; that of a scheduled one has not begun.
-                properties["ttl_ms"] = min(line.ttl_ms, line.expires_at_ms - now_ms)
+                properties["ttl_ms"] = min(line.ttl_ms, line.expires_at_ms - round(time.time() * 1000))
                 if properties["ttl_ms"] <= 0:
                     self.expired += 1
                     return None
@@ -197,24 +265,4 @@ def _body(number: int, line: Line) -> bytes | None:
     try:
         return msgspec.json.decode(raw, type=str).encode()
     except (msgspec.DecodeError, UnicodeEncodeError):
-        raise WrongUsage(f"Line {number}: its message is not text, and its content type not JSON.") from None
-
-
-async def _blocks(stream: IO[bytes], skip: int) -> AsyncIterator[list[tuple[int, Line]]]:
-    """The lines with their numbers, as many at a time as are put at once; empty ones are passed over."""
-    block: list[tuple[int, Line]] = []
-    number = size = 0
-    async for text in sources.lines_of(stream):
-        number += 1
-        if number <= skip or not text.strip():
-            continue
-        try:
-            block.append((number, _decode(text)))
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise WrongUsage(f"Line {number} is not a line of an export: {error}.") from None
-        size += len(text)
-        if len(block) >= BLOCK_COUNT or size >= BLOCK_BYTES:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
+        raise BadLine(number, "has a message that is not text, and a content type that is not JSON.") from None

@@ -19,7 +19,7 @@ from smista.cli.exits import ExitCode, WrongUsage
 from smista.cli.options import OptionGroup
 from smista.cli.output import Output, note
 from smista.cli.progress import progress
-from smista.cli.text import count
+from smista.cli.text import count, were
 
 if TYPE_CHECKING:
     from smista.client import AsyncClient, PutSummary
@@ -203,9 +203,9 @@ def report(
     speed = f" in {took_s:.1f} s ({summary.count / took_s:,.0f}/s)" if took_s > 0.1 else ""
     sentence = f"Published {count(summary.accepted, 'message')} {where}{speed}."
     if summary.duplicates:
-        sentence += f" {summary.duplicates:,} were there already."
+        sentence += f" {summary.duplicates:,} {were(summary.duplicates)} there already."
     if summary.refused:
-        sentence += f" {summary.refused:,} were refused."
+        sentence += f" {summary.refused:,} {were(summary.refused)} refused."
     output.say(
         sentence,
         **fields,

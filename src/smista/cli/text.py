@@ -32,6 +32,10 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def were(number: int) -> str:
+    return "was" if number == 1 else "were"
+
+
 def shown_bytes(size: int) -> str:
     if size < 1024:
         return f"{size} B"

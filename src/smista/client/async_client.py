@@ -74,6 +74,12 @@ class AsyncClient(QueueCalls, PublishingCalls, ReceivingCalls, LookingCalls, Exc
     def is_connected(self) -> bool:
         return self._session.connection is not None
 
+    @property
+    def frame_bytes_max(self) -> int | None:
+        """The largest request the broker takes from a client; None while there is no connection."""
+        connection = self._session.connection
+        return None if connection is None else connection.frame_bytes_max
+
     async def connect(self, *, retry_for_ms: int | None = 0) -> None:
         """Connect now, rather than with the first call; raises `ConnectionFailed`.
 

@@ -143,8 +143,7 @@ class Session:
         if size > connection.frame_bytes_max:
             # Sent, it would break the connection, and everybody's requests and deliveries with it.
             limit = connection.frame_bytes_max
-            said = f"The broker would have refused a request of {size} bytes: it takes {limit}; send less at a time."
-            self._fail(pending.number, MessageTooLarge(said))
+            self._fail(pending.number, _too_large(size, f"takes {limit} (its websocket_frame_bytes_max)"))
         else:
             pending.is_sent = True
             connection.send(pending.frame)
@@ -303,9 +302,7 @@ class Session:
             # One was too large for the broker, so the largest was; sent again, it would break every connection.
             request_id = max(self._pending, key=lambda request_id: len(self._pending[request_id].frame))
             size = len(self._pending[request_id].frame)
-            self._fail(
-                request_id, MessageTooLarge(f"The broker refused a request of {size} bytes; send less at a time.")
-            )
+            self._fail(request_id, _too_large(size, "takes less"))
         for request_id, pending in list(self._pending.items()):
             if not pending.is_repeatable and pending.is_sent:
                 self._fail(request_id, _lost(connection))
@@ -402,4 +399,11 @@ def _in_doubt(error: BrokerError) -> BrokerError:
         return ClientClosed("The client was closed while this was under way: it may or may not have happened.")
     return ConnectionLost(
         f"This was under way when the connection was lost: it may or may not have happened. Since then: {error}"
+    )
+
+
+def _too_large(size: int, takes: str) -> MessageTooLarge:
+    return MessageTooLarge(
+        f"This is a request of {size} bytes, and the broker {takes}: send less at a time, or have it take more by "
+        "`smista serve --websocket-frame-bytes-max`."
     )

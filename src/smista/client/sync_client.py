@@ -92,6 +92,11 @@ class Client:
     def is_connected(self) -> bool:
         return self._client.is_connected
 
+    @property
+    def frame_bytes_max(self) -> int | None:
+        """The largest request the broker takes from a client; None while there is no connection."""
+        return self._client.frame_bytes_max
+
     def close(self) -> None:
         """End the subscriptions, wait until what was settled is on the broker's disk, and close the connection.
 
