@@ -1,20 +1,40 @@
-"""The root of every error a caller can act on, and what can go wrong with a running broker.
+"""The root of every error a caller can act on, and those that a broker answers whatever is in it: of the broker as a
+whole, of requests, of reading the log.
 
     BrokerError
-    ├── BrokerClosed       it was closed, in order
-    ├── BrokerStopped      its log failed; nothing is confirmed any more; restart it
-    ├── OutcomeUnknown     the log failed while this was being written: it may or may not be there after a restart
-    └── ResourceLow        refused, nothing stored; consuming goes on
-        ├── LowDisk
-        └── LowMemory
+    ├── BrokerClosed            it was closed, in order
+    ├── BrokerStopped           its log failed; nothing is confirmed any more; restart it
+    ├── OutcomeUnknown          the log failed while this was being written: it may or may not be there after a restart
+    ├── ResourceLow             refused, nothing stored; consuming goes on
+    │   ├── LowDisk
+    │   └── LowMemory
+    ├── RequestError            the request, not the broker's state, is at fault
+    │   ├── InvalidRequest
+    │   ├── UnknownCommand
+    │   ├── PathNotFound
+    │   ├── MethodNotAllowed
+    │   ├── UpgradeRequired
+    │   ├── RequestTooLarge
+    │   ├── UnsupportedMediaType
+    │   ├── ArrowMissing
+    │   ├── StageNotFound
+    │   ├── StageBusy
+    │   ├── StageDamaged
+    │   ├── RequestCancelled
+    │   └── TooManyRequests
+    ├── LogInMemory             the log is where no other process can read it
+    ├── BulkReaderFailed        the process that reads the log for others has ended, or met damage
+    ├── TooManyReaders          as many are reading the log as may
+    └── LogPositionDropped      the log no longer has what was asked for
 
 What a peer or the machine did wrong is a `BrokerError`; what we did wrong is an `assert`. Each package draws its own
-part of the tree in its `errors.py`. Those of the engine stand here because clients raise them too, and must not load an
-engine for that.
+part of the tree in its `errors.py`. These stand here because clients raise them too, and must load neither an engine
+nor a protocol for that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -48,6 +68,98 @@ class LowDisk(ResourceLow):
 
 class LowMemory(ResourceLow):
     code: ClassVar[str] = "low_memory"
+
+
+class RequestError(BrokerError):
+    code: ClassVar[str] = "request_error"
+
+
+class InvalidRequest(RequestError):
+    """It cannot be read, or a field is missing, unknown or of the wrong type."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+class UnknownCommand(RequestError):
+    code: ClassVar[str] = "unknown_command"
+
+
+class PathNotFound(RequestError):
+    code: ClassVar[str] = "path_not_found"
+
+
+class MethodNotAllowed(RequestError):
+    code: ClassVar[str] = "method_not_allowed"
+
+    def __init__(self, method: str, allowed: Iterable[str]) -> None:
+        self.allowed = ", ".join(sorted(allowed))
+        super().__init__(f"Method {method} does not go with this path; {self.allowed} does.")
+
+
+class UpgradeRequired(RequestError):
+    """The stream is spoken over a WebSocket only."""
+
+    code: ClassVar[str] = "upgrade_required"
+
+
+class RequestTooLarge(RequestError):
+    code: ClassVar[str] = "request_too_large"
+
+
+class UnsupportedMediaType(RequestError):
+    code: ClassVar[str] = "unsupported_media_type"
+
+
+class ArrowMissing(RequestError):
+    """Bulk reads and writes are Arrow, and pyarrow is not installed where the broker runs."""
+
+    code: ClassVar[str] = "arrow_missing"
+
+
+class StageNotFound(RequestError):
+    """A commit names a part that is not staged."""
+
+    code: ClassVar[str] = "stage_not_found"
+
+
+class StageBusy(RequestError):
+    """The batch is being committed."""
+
+    code: ClassVar[str] = "stage_busy"
+
+
+class StageDamaged(RequestError):
+    """What was staged is not what is on disk."""
+
+    code: ClassVar[str] = "stage_damaged"
+
+
+class RequestCancelled(RequestError):
+    """Whoever sent it has taken it back while it waited; it has taken nothing."""
+
+    code: ClassVar[str] = "request_cancelled"
+
+
+class TooManyRequests(RequestError):
+    """More in flight on one connection than it may have."""
+
+    code: ClassVar[str] = "too_many_requests"
+
+
+class LogInMemory(BrokerError):
+    code: ClassVar[str] = "log_in_memory"
+
+
+class BulkReaderFailed(BrokerError):
+    code: ClassVar[str] = "bulk_reader_failed"
+
+
+class TooManyReaders(BrokerError):
+    code: ClassVar[str] = "too_many_readers"
+
+
+class LogPositionDropped(BrokerError):
+    code: ClassVar[str] = "log_position_dropped"
 
 
 def stopped(error: BaseException) -> BrokerStopped:

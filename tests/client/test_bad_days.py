@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from smista import AsyncClient
-from smista.client import ConnectionFailed, ConnectionLost, ServerError
-from smista.errors import BrokerClosed, LowDisk
+from smista.client import ConnectionFailed, ConnectionLost
+from smista.errors import BrokerClosed, InvalidRequest, LowDisk
 from tests.client.fake_broker import FakeBroker
 from tests.waiting import until
 
@@ -76,7 +76,7 @@ async def test_a_frame_that_cannot_be_read_breaks_the_connection_and_the_next_is
         await broker.connections[0].send(b"\xc1")
         await until(lambda: len(broker.requests) == 2)
         await broker.push({"id": None, "error": {"code": "invalid_request", "message": "This is not MessagePack."}})
-        with pytest.raises(ServerError, match="not MessagePack") as caught:
+        with pytest.raises(InvalidRequest, match="not MessagePack") as caught:
             await asking
         assert caught.value.code == "invalid_request"
 

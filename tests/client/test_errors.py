@@ -1,6 +1,6 @@
 import asyncio
 import inspect
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import ModuleType
 from typing import Any
 
@@ -10,8 +10,9 @@ from smista import AsyncClient
 from smista import errors as broker_errors
 from smista.client.errors import ServerError, another, error_from
 from smista.core import errors as core_errors
-from smista.core.errors import ExchangeNotFound, LeaseExpired, StaleReceipt
-from smista.errors import BrokerError
+from smista.core.errors import ExchangeNotFound, InvalidArgument, LeaseExpired, StaleReceipt
+from smista.errors import BrokerError, InvalidRequest
+from smista.protocols.http.errors import STATUS
 from tests.client.fake_broker import FakeBroker
 
 
@@ -24,6 +25,32 @@ def test_every_error_of_the_broker_comes_back_as_its_own_class(module: ModuleTyp
         error = error_from(kind.code, "What happened.")
         assert type(error) is kind
         assert str(error) == "What happened."
+
+
+@pytest.mark.parametrize("code", sorted({*STATUS, "internal_error"}))
+def test_every_code_that_the_broker_answers_is_a_class(code: str) -> None:
+    error = error_from(code, "What happened.")
+    assert not isinstance(error, ServerError)
+    assert (type(error).code, str(error)) == (code, "What happened.")
+
+
+MISTAKES: dict[str, Callable[[AsyncClient, str], Coroutine[Any, Any, object]]] = {
+    "a priority that no queue has": lambda client, queue: client.publish(queue, 1, priority=999),
+    "a part of a millisecond": lambda client, queue: client.publish(queue, 1, delay_ms=1.5),  # type: ignore[arg-type]
+    "a setting of the wrong type": lambda client, queue: client.declare_queue(queue, max_retries="three"),  # type: ignore[arg-type]
+    "a setting that is none": lambda client, queue: client.declare_queue(queue, colour="red"),  # type: ignore[call-arg]
+    "no messages at all": lambda client, queue: client.receive(queue, 0),
+    "a receipt that is no text": lambda client, queue: client.ack(3),  # type: ignore[arg-type]
+    "a state that is none": lambda client, queue: client.browse(queue, state="blue").next_page(),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
+async def test_an_ordinary_mistake_is_an_error_that_says_so(
+    client: AsyncClient, orders: str, mistake: Callable[[AsyncClient, str], Coroutine[Any, Any, object]]
+) -> None:
+    with pytest.raises((InvalidRequest, InvalidArgument)):
+        await mistake(client, orders)
 
 
 def test_an_error_whose_constructor_makes_the_sentence_keeps_the_one_that_travelled() -> None:

@@ -12,7 +12,14 @@ from smista.client.answers import (
     RouteStep,
 )
 from smista.client.async_client import AsyncClient
-from smista.client.errors import ClientClosed, ConnectionFailed, ConnectionLost, ServerError, WorkerNotFound
+from smista.client.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    ConnectionLost,
+    InternalError,
+    ServerError,
+    WorkerNotFound,
+)
 from smista.client.message import Death, Delivery, Failure, Message, SyncDelivery
 from smista.client.pages import Pages
 from smista.client.publication import Publication
@@ -34,6 +41,7 @@ __all__ = [
     "Delivery",
     "Exchange",
     "Failure",
+    "InternalError",
     "Message",
     "Pages",
     "Publication",

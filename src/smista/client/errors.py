@@ -4,12 +4,13 @@
     ├── ConnectionFailed     nobody answers at the address, or not as a broker does
     ├── ConnectionLost       the connection broke while this was in flight: it may or may not have happened
     ├── ClientClosed         the client was closed, or belongs to another process
+    ├── InternalError        the broker is at fault; its log says more
     ├── ServerError          an error of the broker's that this client does not know; `code` is the broker's
     └── WorkerNotFound       `smista worker module:app` names no worker
 
 What the broker refuses arrives as the class that the broker itself raised, found by its code: `QueueNotFound` is
-`smista.core.errors.QueueNotFound` on both sides. Only the sentence travels, so attributes such as
-`ExchangeNotFound.exchange` are not there.
+`smista.core.errors.QueueNotFound` on both sides, `InvalidRequest` is `smista.errors.InvalidRequest`. Only the sentence
+travels, so attributes such as `ExchangeNotFound.exchange` are not there.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ class ClientClosed(BrokerError):
     code: ClassVar[str] = "client_closed"
 
 
+class InternalError(BrokerError):
+    code: ClassVar[str] = "internal_error"
+
+
 class ServerError(BrokerError):
     code: ClassVar[str] = "server_error"
 
@@ -56,7 +61,10 @@ def _descendants(error: type[BrokerError]) -> Iterator[type[BrokerError]]:
         yield from _descendants(child)
 
 
-_BY_CODE = {error.code: error for error in _descendants(BrokerError) if error.__module__ in _MODULES}
+_BY_CODE: dict[str, type[BrokerError]] = {
+    InternalError.code: InternalError,
+    **{error.code: error for error in _descendants(BrokerError) if error.__module__ in _MODULES},
+}
 
 
 def error_from(code: str, message: str) -> BrokerError:

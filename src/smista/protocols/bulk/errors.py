@@ -1,34 +1,12 @@
-"""What can go wrong with reading in bulk, and what a caller can do about it.
-
-BrokerError
-├── LogInMemory           the log is where no other process can read it
-├── BulkReaderFailed      the process that reads for others has ended, or met damage
-├── TooManyReaders        as many are reading as may
-└── LogPositionDropped    the log no longer has what was asked for
-"""
+"""How what went wrong with the log is told to whoever reads it in bulk. The classes, which clients raise too, are in
+`smista.errors`."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from smista.errors import BrokerError
+from smista.errors import BulkReaderFailed, LogInMemory, LogPositionDropped, TooManyReaders
 from smista.log.errors import LogDropped, LogError
 
-
-class LogInMemory(BrokerError):
-    code: ClassVar[str] = "log_in_memory"
-
-
-class BulkReaderFailed(BrokerError):
-    code: ClassVar[str] = "bulk_reader_failed"
-
-
-class TooManyReaders(BrokerError):
-    code: ClassVar[str] = "too_many_readers"
-
-
-class LogPositionDropped(BrokerError):
-    code: ClassVar[str] = "log_position_dropped"
+__all__ = ["BulkReaderFailed", "LogInMemory", "LogPositionDropped", "TooManyReaders", "dropped", "error_answer"]
 
 
 def error_answer(error: LogError) -> tuple[str, str, str]:

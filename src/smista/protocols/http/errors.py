@@ -1,106 +1,48 @@
-"""Errors on the native door: our own, and the table from every error to a status.
-
-BrokerError
-└── RequestError            the request, not the broker's state, is at fault
-    ├── InvalidRequest
-    ├── UnknownCommand
-    ├── PathNotFound
-    ├── MethodNotAllowed
-    ├── UpgradeRequired
-    ├── RequestTooLarge
-    ├── UnsupportedMediaType
-    ├── ArrowMissing
-    ├── StageNotFound
-    ├── StageBusy
-    ├── StageDamaged
-    ├── RequestCancelled
-    └── TooManyRequests
-"""
+"""Errors on the native door: the table from every error to a status, and how one is answered. Those of a request, which
+clients raise too, are in `smista.errors`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
-from smista.errors import BrokerError
+from smista.errors import (
+    ArrowMissing,
+    BrokerError,
+    InvalidRequest,
+    MethodNotAllowed,
+    PathNotFound,
+    RequestCancelled,
+    RequestError,
+    RequestTooLarge,
+    StageBusy,
+    StageDamaged,
+    StageNotFound,
+    TooManyRequests,
+    UnknownCommand,
+    UnsupportedMediaType,
+    UpgradeRequired,
+)
 
-
-class RequestError(BrokerError):
-    code = "request_error"
-
-
-class InvalidRequest(RequestError):
-    """It cannot be read, or a field is missing, unknown or of the wrong type."""
-
-    code = "invalid_request"
-
-
-class UnknownCommand(RequestError):
-    code = "unknown_command"
-
-
-class PathNotFound(RequestError):
-    code = "path_not_found"
-
-
-class MethodNotAllowed(RequestError):
-    code = "method_not_allowed"
-
-    def __init__(self, method: str, allowed: Iterable[str]) -> None:
-        self.allowed = ", ".join(sorted(allowed))
-        super().__init__(f"Method {method} does not go with this path; {self.allowed} does.")
-
-
-class UpgradeRequired(RequestError):
-    """The stream is spoken over a WebSocket only."""
-
-    code = "upgrade_required"
-
-
-class RequestTooLarge(RequestError):
-    code = "request_too_large"
-
-
-class UnsupportedMediaType(RequestError):
-    code = "unsupported_media_type"
-
-
-class ArrowMissing(RequestError):
-    """Bulk reads and writes are Arrow, and pyarrow is not installed where the broker runs."""
-
-    code = "arrow_missing"
-
-
-class StageNotFound(RequestError):
-    """A commit names a part that is not staged."""
-
-    code = "stage_not_found"
-
-
-class StageBusy(RequestError):
-    """The batch is being committed."""
-
-    code = "stage_busy"
-
-
-class StageDamaged(RequestError):
-    """What was staged is not what is on disk."""
-
-    code = "stage_damaged"
-
-
-class RequestCancelled(RequestError):
-    """Whoever sent it has taken it back while it waited; it has taken nothing."""
-
-    code = "request_cancelled"
-
-
-class TooManyRequests(RequestError):
-    """More in flight on one connection than it may have."""
-
-    code = "too_many_requests"
-
+__all__ = [
+    "STATUS",
+    "ArrowMissing",
+    "ErrorAnswer",
+    "ErrorBody",
+    "InvalidRequest",
+    "MethodNotAllowed",
+    "PathNotFound",
+    "RequestCancelled",
+    "RequestError",
+    "RequestTooLarge",
+    "StageBusy",
+    "StageDamaged",
+    "StageNotFound",
+    "TooManyRequests",
+    "UnknownCommand",
+    "UnsupportedMediaType",
+    "UpgradeRequired",
+    "error_body",
+]
 
 STATUS = {
     "ack_deadline_exceeded": 409,
