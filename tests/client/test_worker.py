@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -467,11 +468,66 @@ async def test_a_worker_without_consumers_is_a_mistake(app: Worker) -> None:
         await app.serve()
 
 
+def none_at_all() -> None: ...
+
+
+def two(order: str, extra: int) -> None: ...
+
+
+def by_name_only(*, order: str) -> None: ...
+
+
+class Shop:
+    def sell(self, order: str, extra: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        (none_at_all, r"^none_at_all\(\) -> .*None.* cannot be called with one argument, the message: too many"),
+        (two, r"^two\(.*missing a required argument: 'extra'"),
+        (by_name_only, r"^by_name_only\(.*missing a required argument: 'order'|too many positional"),
+        (Shop().sell, r"^Shop.sell\(.*missing a required argument: 'extra'"),
+        (functools.partial(two), r"^two\(.*missing a required argument: 'extra'"),
+        (7, "A handler is a function, not int"),
+    ],
+)
+def test_a_handler_that_cannot_take_a_message_is_heard_of_at_once(app: Worker, handler: Any, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        app.consumer("orders")(handler)
+    assert app.queues == []
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lambda order, extra=1: None,
+        lambda *orders: None,
+        functools.partial(two, extra=1),
+        functools.partial(two, "x"),
+        print,
+        dict,
+    ],
+)
+def test_a_handler_that_can_take_a_message_is_taken(app: Worker, handler: Any) -> None:
+    app.consumer("orders")(handler)
+    assert app.queues == ["orders"]
+
+
+def test_an_annotation_that_cannot_be_evaluated_keeps_no_handler_out(app: Worker) -> None:
+    @app.consumer("orders")
+    def handle(order: no.such.thing[1 / 0]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
 def test_mistakes_in_registering_are_heard_of_at_once(app: Worker) -> None:
     with pytest.raises(InvalidArgument, match="concurrency is 0"):
         app.consumer("orders", concurrency=0)
-    with pytest.raises(InvalidArgument, match="takes no arguments"):
-        app.consumer("orders")(lambda: None)
+    with pytest.raises(InvalidArgument, match="prefetch is 2, so never more than 2 of the 3 handlers"):
+        app.consumer("orders", concurrency=3, prefetch=2)
+    with pytest.raises(InvalidArgument, match=r"over two does not name its queue; write @app.consumer\(queue\)"):
+        app.consumer(two)  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(InvalidArgument, match="A queue's name has 1 to"):
+        app.consumer("")
     with pytest.raises(InvalidArgument, match="not the address"):
         Worker("amqp://broker")
 

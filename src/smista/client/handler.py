@@ -47,7 +47,7 @@ class Retry(Exception):
 class Handler:
     def __init__(self, function: Callable[..., Any], *, raw: bool) -> None:
         self.function = function
-        self.name = getattr(function, "__qualname__", repr(function))
+        self.name = name_of(function)
         self.is_async = _is_coroutine(function) or _is_coroutine(
             getattr(function, "__call__", None)  # noqa: B004  # not whether there is one, but which
         )
@@ -175,18 +175,38 @@ def _is_coroutine(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
+def name_of(function: object) -> str:
+    """As a program's author knows it: `place_order`, `Shop.place_order`, for an object that is called its class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
 def _first_annotation(function: Callable[..., Any]) -> Any:
     """What the function says it takes; raises `InvalidArgument` for one that cannot take a message."""
+    if not callable(function):
+        raise InvalidArgument(f"A handler is a function, not {type(function).__name__}.")
     try:
-        parameters = list(inspect.signature(function, eval_str=True).parameters.values())
-    except NameError:
-        # An annotation that only a type checker can resolve.
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return None
-    if not parameters:
-        raise InvalidArgument(f"{function!r} takes no arguments; a handler takes one, the message.")
-    annotation = parameters[0].annotation
+        return None  # one in C, which does not tell
+    try:
+        signature.bind(None)
+    except TypeError as problem:
+        raise InvalidArgument(
+            f"{name_of(function)}{signature} cannot be called with one argument, the message: {problem}."
+        ) from None
+    [first, *_] = _evaluated(function, signature).parameters.values()
+    annotation = first.annotation
     if isinstance(annotation, str):
         return {"Delivery": Delivery, "SyncDelivery": SyncDelivery}.get(annotation.rpartition(".")[2])
     return annotation
+
+
+def _evaluated(function: Callable[..., Any], signature: inspect.Signature) -> inspect.Signature:
+    """With the annotations that are written as text evaluated, where they can be."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except Exception:
+        # An annotation is any expression, and may be one that only a type checker can resolve.
+        return signature

@@ -29,8 +29,9 @@ from smista.client.address import shown_address, stream_url
 from smista.client.async_client import AsyncClient
 from smista.client.consumer import Consumer, ConsumerSettings
 from smista.client.errors import ClientClosed, WorkerNotFound
-from smista.client.handler import CANCEL_TIMEOUT_S, Handler, Reject, Retry
+from smista.client.handler import CANCEL_TIMEOUT_S, Handler, Reject, Retry, name_of
 from smista.core.errors import InvalidArgument
+from smista.core.settings import check_name
 
 __all__ = ["Reject", "Retry", "Worker", "load"]
 
@@ -93,10 +94,21 @@ class Worker:
         The lease is extended while a handler runs, for up to `max_run_ms`. Among the consumers of a queue those of
         higher `priority` are served first.
         """
+        if callable(queue):
+            raise InvalidArgument(
+                f"@app.consumer over {name_of(queue)} does not name its queue; write @app.consumer(queue)."
+            )
+        concurrency = _positive("concurrency", concurrency)
+        prefetch = _positive("prefetch", 2 * concurrency if prefetch is None else prefetch)
+        if prefetch < concurrency:
+            raise InvalidArgument(
+                f"prefetch is {prefetch}, so never more than {prefetch} of the {concurrency} handlers that concurrency "
+                "allows would run; raise it, or leave it out."
+            )
         settings = ConsumerSettings(
-            queue=queue,
-            concurrency=_positive("concurrency", concurrency),
-            prefetch=_positive("prefetch", 2 * concurrency if prefetch is None else prefetch),
+            queue=check_name("queue", queue),
+            concurrency=concurrency,
+            prefetch=prefetch,
             lease_ms=_positive("lease_ms", lease_ms),
             max_run_ms=_positive("max_run_ms", max_run_ms),
             priority=priority,
