@@ -293,6 +293,27 @@ def test_in_a_partial_batch_a_message_that_cannot_be_read_is_refused_by_itself(c
     assert "priority" in answer["results"][1]["error"]["message"]
 
 
+def test_in_a_partial_batch_a_body_that_cannot_be_read_is_refused_by_itself(caller: Caller, queue: str) -> None:
+    bodies = [caller.octets(b"1"), 2, caller.octets(b"3"), None]
+    answer = caller.call("queue.publish_batch", queue=queue, bodies=bodies, content_type="text/plain", partial=True)
+    assert answer["accepted"] == 2
+    assert [result.get("error", {}).get("code") for result in answer["results"]] == [
+        None,
+        "invalid_request",
+        None,
+        "invalid_request",
+    ]
+    brief = caller.call("queue.publish_batch", queue=queue, bodies=["%%%", *bodies[:1]], partial=True, brief=True)
+    assert [error["index"] for error in brief["errors"]] == [0]
+    found = caller.call("queue.browse", queue=queue)["messages"]
+    assert [(each["message"], each.get("content_type")) for each in found][:2] == [
+        ("1", "text/plain"),
+        ("3", "text/plain"),
+    ]
+    refusal = caller.refused("queue.publish_batch", queue=queue, bodies=bodies)
+    assert refusal.code == "invalid_request"
+
+
 def test_what_is_wrong_with_a_partial_batch_itself_refuses_all_of_it(caller: Caller, queue: str) -> None:
     messages = [{"message": 1, "priority": 999}]
     for wrong in ({"batch_id": ""}, {"brief": 1}, {"unheard_of": 1}, {"messages": [messages[0]] * 10_001}):

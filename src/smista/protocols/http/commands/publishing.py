@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
@@ -312,9 +313,10 @@ class PublishBatch(Command):
 
 
 class _Loose(msgspec.Struct):
-    """As much of a batch as is needed to read its messages one by one."""
+    """As much of a batch as is needed to read its messages or bodies one by one."""
 
-    messages: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=BATCH_MAX)]
+    messages: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=BATCH_MAX)] | None = None
+    bodies: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=BATCH_MAX)] | None = None
     partial: bool = False
 
 
@@ -325,31 +327,42 @@ class _BatchDecoder(Decoder[Any]):
         self._whole = spoken.decoder(PublishBatch, place="payload")
         self._loose = spoken.decoder(_Loose, place="payload")
         self._rest = spoken.decoder(dict[str, msgspec.Raw], place="payload")
-        self._one = spoken.decoder(MessageFields, place="the message")
+        self._message = spoken.decoder(MessageFields, place="the message")
+        self._body = spoken.decoder(bytes, place="the body")
         self._format = spoken
 
     def __call__(self, data: bytes | memoryview | msgspec.Raw) -> PublishBatch:
         try:
             return self._whole(data)
         except InvalidRequest:
-            rest = self._readable_rest(data)
-            if rest is None:
+            loose = self._readable(data)
+            if loose is None:
                 raise
+        rest: dict[str, Any] = self._rest(data)
+        rest |= {name: [] for name in ("messages", "bodies") if getattr(loose, name) is not None}
         # The rest may be wrong as well; that is said of the whole.
-        batch = self._whole(self._format.encode({**rest, "messages": []}))
-        batch.messages = [self._message(raw) for raw in self._loose(data).messages]
+        batch = self._whole(self._format.encode(rest))
+        if loose.messages is not None:
+            batch.messages = [self._read(self._message, raw) for raw in loose.messages]
+        elif loose.bodies is not None:
+            said, batch.bodies, batch.content_type = batch.content_type, None, None
+            batch.messages = [self._read(lambda raw: self._with(raw, said), raw) for raw in loose.bodies]
         return batch
 
-    def _readable_rest(self, data: bytes | memoryview | msgspec.Raw) -> dict[str, msgspec.Raw] | None:
-        """What else the batch says, where it is a partial one."""
+    def _readable(self, data: bytes | memoryview | msgspec.Raw) -> _Loose | None:
+        """A partial batch as far as it can be read."""
         try:
-            return self._rest(data) if self._loose(data).partial else None
+            loose = self._loose(data)
         except InvalidRequest:
             return None
+        return loose if loose.partial else None
 
-    def _message(self, raw: msgspec.Raw) -> MessageFields:
+    def _with(self, raw: msgspec.Raw, content_type: str | None) -> MessageFields:
+        return MessageFields(body=self._body(raw), content_type=content_type)
+
+    def _read(self, read: Callable[[msgspec.Raw], MessageFields], raw: msgspec.Raw) -> MessageFields:
         try:
-            return self._one(raw)
+            return read(raw)
         except InvalidRequest as error:
             return Unreadable(why=error)
 
