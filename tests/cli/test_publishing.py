@@ -88,7 +88,10 @@ def test_what_is_not_json_is_named_by_its_line(smista: Smista, queue: str) -> No
     done = smista("put", queue, "--format", "jsonl", stdin=b'{"a": 1}\n{"a": \n')
     assert done.code == 2
     assert done.err.startswith("Error: Line 2 is not JSON")
-    assert done.err.endswith("Lines before it may have been published.\n")
+    assert done.err.endswith(" 1 message before that was accepted.\n")
+    assert bodies(smista, queue) == [{"a": 1}]
+    through = smista("publish", "", queue, "--format", "jsonl", stdin=b'{"a": 2}\n{"a": 3}\n{"a": \n')
+    assert through.err.endswith(" 2 messages before that were published.\n")
 
 
 def test_properties_go_with_the_message(smista: Smista, queue: str) -> None:

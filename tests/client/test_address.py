@@ -1,5 +1,6 @@
 import pytest
 
+from smista import AsyncClient, Client, Worker
 from smista.client.address import shown_address, stream_url
 from smista.core.errors import InvalidArgument
 
@@ -35,6 +36,13 @@ def test_no_address_is_the_variable_or_this_machine(monkeypatch: pytest.MonkeyPa
 def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(InvalidArgument, match=r"http://127\.0\.0\.1:9324"):
         stream_url(address)
+
+
+@pytest.mark.parametrize("address", [9324, b"http://127.0.0.1:9324", ("127.0.0.1", 9324)])
+def test_an_address_that_is_no_text_is_refused_with_an_example(address: object) -> None:
+    for make in (AsyncClient, Client, Worker):
+        with pytest.raises(InvalidArgument, match=r"is text, not .*; write it as http://127\.0\.0\.1:9324"):
+            make(address)  # type: ignore[arg-type]  # the mistake
 
 
 def test_an_address_is_shown_as_people_write_it() -> None:

@@ -12,6 +12,7 @@ from smista import AsyncClient
 from smista.client import ConnectionFailed, ConnectionLost
 from smista.errors import BrokerClosed, InvalidRequest, LowDisk
 from tests.client.fake_broker import FakeBroker
+from tests.server_process import ServerProcess
 from tests.waiting import until
 
 STORED = {"accepted": 1, "results": [{"message_id": "1", "position": 1}]}
@@ -105,6 +106,30 @@ async def test_a_web_server_is_no_broker() -> None:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(ConnectionFailed, match="answered 404"):
             await AsyncClient(f"127.0.0.1:{port}").connect()
+
+
+async def test_what_speaks_another_protocol_is_told_from_what_is_not_there(broker: ServerProcess) -> None:
+    with pytest.raises(ConnectionFailed, match=r"does not speak HTTP: give the port .* 9324 .* not that of AMQP"):
+        await AsyncClient(f"127.0.0.1:{broker.amqp_port}").connect()
+
+
+async def test_a_path_that_leads_nowhere_is_told(broker: ServerProcess) -> None:
+    with pytest.raises(ConnectionFailed, match="a broker has no path /queues; leave it out"):
+        await AsyncClient(f"{broker.url}/queues").connect()
+
+
+async def test_why_a_broker_goes_away_is_told_in_one_sentence(caplog: pytest.LogCaptureFixture) -> None:
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        if len(broker.requests) > 1:
+            return {"result": {"queues": []}}
+        return {"error": {"code": "broker_closed", "message": "The broker is stopping; ask again in a moment."}}
+
+    broker = FakeBroker(answer)
+    async with broker, AsyncClient(broker.address) as client:
+        await client.queues()
+    [said, *_] = [record.getMessage() for record in caplog.records]
+    assert said.endswith("ask again in a moment.")
+    assert ".." not in said
 
 
 async def test_a_broker_that_does_not_answer_the_opening_is_given_up() -> None:

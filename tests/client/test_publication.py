@@ -110,8 +110,10 @@ def test_what_cannot_be_written_is_refused_with_the_reason() -> None:
         body_of({"when": object()})
     with pytest.raises(InvalidArgument, match="not int"):
         body_of(UNSET, 7)
-    with pytest.raises(InvalidArgument, match="cannot be sent"):
-        raw_message(Publication(1, headers={"when": object()}))
+    with pytest.raises(InvalidArgument, match=r"^`headers.when` of the message cannot be sent"):
+        raw_message(Publication(1, headers={"fine": 1, "when": object()}))
+    with pytest.raises(InvalidArgument, match=r"^`group` of the message cannot be sent"):
+        raw_message(Publication(1, group="\ud800"))
 
 
 def test_a_publication_carries_the_body_and_the_content_type_that_follows_from_it() -> None:

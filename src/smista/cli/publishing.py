@@ -179,7 +179,12 @@ async def _put_one(client: AsyncClient, output: Output, queue: str, source: Inpu
 async def _put_many(client: AsyncClient, output: Output, queue: str, source: Input, options: MessageOptions) -> None:
     started_s = time.perf_counter()
     with progress("Publishing") as done:
-        summary = await client.put_many(queue, _messages(source, options), on_progress=done)
+        try:
+            summary = await client.put_many(queue, _messages(source, options), on_progress=done)
+        except WrongUsage as error:
+            # Something that cannot be read. What came before is put, and how much that was stands in a note.
+            error.message = " ".join([error.message, *getattr(error, "__notes__", ())])
+            raise
     report(output, f"to queue {queue}", summary, time.perf_counter() - started_s, queue=queue)
 
 
@@ -238,7 +243,7 @@ async def publish(
     source.check()
     properties = options.properties()
     number = lost = 0
-    async for body in source.read():
+    async for body in _counted(source.read()):
         number += 1
         dedup_id = options.dedup_id
         if dedup_id is not None and not source.is_single():
@@ -253,3 +258,16 @@ async def publish(
         output.say(f"Published to {said}.", exchange=exchange, routed=queues)
     if lost:
         raise output.nothing(f"{count(lost, 'message')} of {number:,} matched no binding and went nowhere.")
+
+
+async def _counted(bodies: AsyncIterator[sources.Body]) -> AsyncIterator[sources.Body]:
+    """The bodies; what cannot be read among them says how many came before."""
+    number = 0
+    try:
+        async for body in bodies:
+            yield body
+            number += 1
+    except WrongUsage as error:
+        if number:
+            error.message += f" {count(number, 'message')} before that {were(number)} published."
+        raise

@@ -139,7 +139,7 @@ def _read(name: str, value: Any, kind: Any) -> Any:
     except typer.BadParameter as error:
         raise typer.BadParameter(error.message, param_hint=flag(name)) from None
     except msgspec.ValidationError:
-        raise typer.BadParameter(f"{value!r} is not {_metavar(name, kind)}.", param_hint=flag(name)) from None
+        raise typer.BadParameter(f"{value!r} is not {_wanted(kind)}.", param_hint=flag(name)) from None
     return read.value if isinstance(read, enum.Enum) else read
 
 
@@ -157,6 +157,16 @@ def option_kinds() -> dict[str, Any]:
 
     hints = typing.get_type_hints(QueueSettings)
     return {name: kind for name, kind in hints.items() if typing.get_origin(kind) in (None, types.UnionType)}
+
+
+def _wanted(kind: Any) -> str:
+    """What a value has to be, in words."""
+    [main, *rest] = typing.get_args(kind) or (kind,)
+    if issubclass(main, enum.Enum):
+        said = "one of " + ", ".join(member.value for member in main)
+    else:
+        said = {int: "a whole number", float: "a number"}.get(main, "a name")
+    return f"{said}, or {NONE}" if rest else said
 
 
 def _metavar(name: str, kind: Any) -> str | None:

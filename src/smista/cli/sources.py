@@ -57,10 +57,7 @@ async def from_file(path: str, format: Format) -> AsyncIterator[Body]:
             if format == "lines":
                 yield line
             elif line.strip():
-                try:
-                    yield _json(line, f"Line {number}")
-                except WrongUsage as error:
-                    raise WrongUsage(f"{error.message} Lines before it may have been published.") from None
+                yield _json(line, f"Line {number}")
 
 
 @contextlib.contextmanager

@@ -23,6 +23,10 @@ def stream_url(address: str | None) -> str:
     """
     if address is None:
         address = os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+    if not isinstance(address, str):
+        raise InvalidArgument(
+            f"The address of a broker is text, not {type(address).__name__}; write it as {DEFAULT_ADDRESS}."
+        )
     parts = urlsplit(address if "://" in address else f"http://{address}")
     try:
         host, port = parts.hostname, parts.port

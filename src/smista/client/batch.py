@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from smista.client.publication import Publication
 from smista.client.wire import PublishBatch, encode
@@ -13,6 +14,7 @@ BATCH_COUNT = 500
 BATCH_BYTES = 256 * 1024
 MESSAGE_BYTES = 64
 """What a message costs on the way beside its body, about."""
+_UNSENDABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 
 class Batch:
@@ -104,5 +106,26 @@ def raw_message(publication: Publication) -> msgspec.Raw:
     """A message as it travels; raises `InvalidArgument` where it cannot."""
     try:
         return msgspec.Raw(encode(publication))
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        raise InvalidArgument(f"What is said of the message cannot be sent: {error}.") from None
+    except _UNSENDABLE as error:
+        raise InvalidArgument(f"{_culprit(publication)} of the message cannot be sent: {error}.") from None
+
+
+def _culprit(publication: Publication) -> str:
+    """Which property it is that cannot be sent; of headers, which one."""
+    for field in publication.__struct_fields__:
+        value = getattr(publication, field)
+        parts: dict[str, object] = (
+            {f"`headers.{name}`": {name: one} for name, one in value.items()} if type(value) is dict else {}
+        )
+        for name, part in (parts or {f"`{field}`": value}).items():
+            if part is not UNSET and not _can_be_sent(part):
+                return name
+    return "A property"
+
+
+def _can_be_sent(value: object) -> bool:
+    try:
+        encode(value)
+    except _UNSENDABLE:
+        return False
+    return True

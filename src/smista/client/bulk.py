@@ -203,14 +203,19 @@ class Tally:
         for pending, batch in rest:
             with contextlib.suppress(BrokerError):
                 self.count(pending, batch)
-        error.add_note(f"{self.summary.accepted} messages before these were accepted.")
+        error.add_note(f"{self._accepted('these')} accepted.")
 
     def check_source(self, failure: Exception | None) -> None:
         """Raise what the source raised, now that all it gave before is counted."""
         if failure is not None:
             refused = f", {self.summary.refused} refused" if self.summary.refused else ""
-            failure.add_note(f"{self.summary.accepted} messages before that were accepted{refused}.")
+            if self.summary.count:
+                failure.add_note(f"{self._accepted('that')} accepted{refused}.")
             raise failure
+
+    def _accepted(self, what: str) -> str:
+        accepted = self.summary.accepted
+        return f"1 message before {what} was" if accepted == 1 else f"{accepted} messages before {what} were"
 
     def _count_outcome(self, outcome: Published | BrokerError) -> None:
         index = self.summary.count

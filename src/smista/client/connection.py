@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from http import HTTPStatus
+from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, InvalidURI
 from websockets.typing import Subprotocol
 
-from smista.client.address import shown_address
+from smista.client.address import DEFAULT_PORT, shown_address
 from smista.client.errors import ConnectionFailed
 from smista.client.wire import SUBPROTOCOL
 
@@ -87,7 +89,7 @@ class Connection:
         """Give it up at once; what is still to be sent is not."""
         if not self.is_over:
             self.is_over = True
-            self.ending = why
+            self.ending = why.rstrip(".")  # others make a sentence of it
             self._writer.cancel()
             if not self._socket.transport.is_closing():
                 self._socket.transport.abort()
@@ -118,11 +120,20 @@ def _frame_bytes_max(socket: ClientConnection) -> int:
 
 
 def _failed(url: str, error: Exception, timeout_ms: int) -> ConnectionFailed:
+    address = shown_address(url)
     if isinstance(error, InvalidStatus):
         status = error.response.status_code
+        path = urlsplit(address).path
+        cause = "it is still starting, has too many connections, or is not a Smista broker"
+        if status == HTTPStatus.NOT_FOUND:
+            cause = "it is not a Smista broker"
+            if path:
+                cause = f"a broker has no path {path}; leave it out, unless it leads to one behind a proxy"
+        return ConnectionFailed(f"What listens at {address} answered {status} to the opening of a stream: {cause}.")
+    if isinstance(error, InvalidMessage):
         return ConnectionFailed(
-            f"What listens at {shown_address(url)} answered {status} to the opening of a stream: it is still starting, "
-            "has too many connections, or is not a Smista broker."
+            f"What listens at {address} does not speak HTTP: give the port of the broker's HTTP, {DEFAULT_PORT} unless "
+            "it was told otherwise, and not that of AMQP."
         )
     if isinstance(error, TimeoutError):
         problem = f"no answer within {timeout_ms} ms"
@@ -132,7 +143,7 @@ def _failed(url: str, error: Exception, timeout_ms: int) -> ConnectionFailed:
     else:
         problem = str(error) or type(error).__name__
     return ConnectionFailed(
-        f"No broker can be reached at {shown_address(url)} ({problem}): is it running? Start it with `smista serve`."
+        f"No broker can be reached at {address} ({problem}): is it running? Start it with `smista serve`."
     )
 
 
