@@ -60,6 +60,14 @@ def test_json_lines_keep_every_digit_and_are_known_as_json(smista: Smista, queue
     assert {each["content_type"] for each in smista("browse", queue, "--json").lines} == {"application/json"}
 
 
+def test_a_body_on_the_command_line_is_text_unless_it_is_said_to_be_json(smista: Smista, queue: str) -> None:
+    smista("put", queue, '{"a":  1}')
+    smista("put", queue, '{"a":  1}', "--format", "json")
+    text, value = smista("browse", queue, "--json").lines
+    assert (text["message"], "content_type" in text) == ('{"a":  1}', False)
+    assert (value["message"], value["content_type"]) == ({"a": 1}, "application/json")
+
+
 def test_the_items_of_a_json_array_are_bodies(smista: Smista, queue: str, tmp_path: Path) -> None:
     (tmp_path / "orders.json").write_text('[{"a": 1}, "text", [2]]')
     smista("put", queue, "--file", "orders.json", directory=tmp_path)

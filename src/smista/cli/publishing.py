@@ -35,7 +35,10 @@ class Input(OptionGroup):
 
     bodies: Annotated[
         list[str] | None,
-        typer.Argument(metavar="BODY", help="The bodies; without any, lines of --file or standard input."),
+        typer.Argument(
+            metavar="BODY",
+            help="The bodies, as text unless --format says JSON; without any, lines of --file or standard input.",
+        ),
     ] = None
     file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Read bodies from a file; - is standard input.")
