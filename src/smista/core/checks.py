@@ -23,7 +23,8 @@ def check_publication(state: BrokerState, queue: Queue, publication: Publication
     limit = settings.body_bytes_max or state.body_bytes_max
     if len(body) > limit:
         raise MessageTooLarge(
-            f"A body of {len(body)} bytes is over the limit of {limit} bytes for queue {queue.name!r}."
+            f"A body of {len(body)} bytes is over the limit of {limit} bytes for queue {queue.name!r}; "
+            "raise its body_bytes_max, or send less."
         )
     priority = publication.priority
     highest = PRIORITY_MAX if settings.clamp_priority else settings.max_priority

@@ -101,7 +101,8 @@ def check_load(state: BrokerState, queue: Queue, load: Load) -> None:
     limit = settings.body_bytes_max or state.body_bytes_max
     if load.body_bytes_max > limit:
         raise MessageTooLarge(
-            f"A body of {load.body_bytes_max} bytes is over the limit of {limit} bytes for queue {queue.name!r}."
+            f"A body of {load.body_bytes_max} bytes is over the limit of {limit} bytes for queue {queue.name!r}; "
+            "raise its body_bytes_max, or send less."
         )
     highest = PRIORITY_MAX if settings.clamp_priority else settings.max_priority
     if load.priority_max > highest:

@@ -98,7 +98,9 @@ class BrokerState:
         space = self.namespaces.get(namespace)
         queue = None if space is None else space.queues.get(name)
         if queue is None:
-            raise QueueNotFound(f"There is no queue {name!r} in namespace {namespace!r}; declare it first.")
+            raise QueueNotFound(
+                f"There is no queue {name!r} in namespace {namespace!r}; declare it first, or check its name."
+            )
         return queue
 
     def shared_instant(self, at_ms: int) -> int:
