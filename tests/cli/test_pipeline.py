@@ -14,7 +14,17 @@ from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S
 
 NOBODY = "http://127.0.0.1:1"
-SPARK = ("--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=1")
+SPARK = (
+    *("--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=1"),
+    # Else it takes very long on a busy machine.
+    *("--conf", "spark.smista.niceness=0"),
+)
+SLOW_ONCE = """#!/bin/sh
+case "$*" in
+    *streaming*) mkdir "{marker}" 2>/dev/null && sleep 15 ;;
+esac
+exec "{python}" "$@"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +53,21 @@ def test_archive_copies_the_log(offline: Smista, url: str, tmp_path: Path) -> No
     assert done.out.splitlines()[0] == "pipeline  archive"
     [manifest] = (tmp_path / "manifests").iterdir()
     assert json.loads(manifest.read_text())["rows"] == 3
+
+
+def test_a_python_process_that_starts_too_slowly_for_spark_is_started_again(
+    offline: Smista, url: str, tmp_path: Path
+) -> None:
+    offline("--url", url, "declare", "slow")
+    offline("--url", url, "put", "slow", "a")
+    python = tmp_path / "python"
+    python.write_text(SLOW_ONCE.format(marker=tmp_path / "marker", python=sys.executable))
+    python.chmod(0o755)
+    where = ("pipeline", "archive", str(tmp_path / "archive"), "-q", "slow", "--url", url)
+    done = offline(*where, *SPARK, "--json", environment={"PYSPARK_PYTHON": str(python)})
+    assert done.code == 0, done.err
+    assert "Starting it again" in done.err
+    assert done.json["rows"] == 1
 
 
 def test_no_broker_is_3_before_spark_is_started(offline: Smista, tmp_path: Path) -> None:

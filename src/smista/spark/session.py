@@ -23,7 +23,7 @@ LOCAL = {
 }
 """Settings of a session that has no cluster, unless told otherwise."""
 NICENESS = "spark.smista.niceness"
-NICENESS_DEFAULT = 10
+NICENESS_DEFAULT = "10"
 """Without a cluster, Spark computes with what others on the machine leave over: the broker, most likely. A job that
 reads the log at full speed would else double the time in which a message is confirmed."""
 COMMON = {"spark.ui.showConsoleProgress": "false"}
@@ -55,7 +55,7 @@ def session(app: str = "smista", *, master: str | None = None, conf: Mapping[str
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     if master is not None and master.startswith("local"):
-        _yield_to_others(spark, int(settings.get(NICENESS, NICENESS_DEFAULT)))
+        _yield_to_others(spark, int(spark.conf.get(NICENESS, NICENESS_DEFAULT) or NICENESS_DEFAULT))
     return spark
 
 

@@ -20,6 +20,7 @@ def test_the_poison_is_found_and_sent_back_and_the_books_are_balanced(tmp_path: 
     with ServerProcess(tmp_path / "data") as server:
         command = [sys.executable, str(STORY), server.url, "--orders", "200", "--to", str(tmp_path / "story")]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SMISTA_")}
+        environment["PYSPARK_SUBMIT_ARGS"] = "--conf spark.smista.niceness=0 pyspark-shell"
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=SPARK_PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "10 orders could not be charged" in done.stdout

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from smista.client import Client
 
 T = TypeVar("T")
+STARTS = 6
+TOO_SLOW = "Python worker failed to connect back"
+"""How Spark says that a Python process has not answered within 10 s, which it lets nobody change. Where it reads a
+stream, it gives up the whole query for that; the query goes on from its checkpoint when it is started again."""
 POLL_S = 0.2
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -142,16 +146,24 @@ class Run:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{self.interval_ms} milliseconds")
-        with self._stoppable():
-            query = writer.start()
-            try:
-                return self._watch(query)
-            finally:
-                query.stop()
-
-    def _watch(self, query: StreamingQuery) -> dict[str, Any]:
         began_s = time.monotonic()
         rows_by_batch: dict[int, int] = {}
+        with self._stoppable():
+            for starts_left in reversed(range(STARTS)):
+                query = writer.start()
+                try:
+                    self._watch(query, rows_by_batch)
+                    break
+                except Exception as error:
+                    if TOO_SLOW not in str(error) or not starts_left:
+                        raise
+                    self.tell("Spark waited 10 s for its Python process: the machine is busy. Starting it again")
+                finally:
+                    query.stop()
+        took_s = time.monotonic() - began_s
+        return {"batches": len(rows_by_batch), "rows_read": sum(rows_by_batch.values()), "seconds": round(took_s, 1)}
+
+    def _watch(self, query: StreamingQuery, rows_by_batch: dict[int, int]) -> None:
         is_running = True
         while is_running:
             has_ended = query.awaitTermination(POLL_S)  # type: ignore[arg-type]  # takes parts of seconds too
@@ -162,8 +174,6 @@ class Run:
                     rows_by_batch[number] = rows
                     rate = progress.get("processedRowsPerSecond") or 0.0
                     self.tell(f"batch {number}: {rows:,} rows, {rate:,.0f} rows/s")
-        took_s = time.monotonic() - began_s
-        return {"batches": len(rows_by_batch), "rows_read": sum(rows_by_batch.values()), "seconds": round(took_s, 1)}
 
     @contextlib.contextmanager
     def _stoppable(self) -> Iterator[None]:
