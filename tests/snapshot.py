@@ -60,6 +60,16 @@ def difference(live: Snapshot, replayed: Snapshot) -> str:
     return ""
 
 
+def without_forgotten(snapshot: Snapshot, now_ms: int) -> Snapshot:
+    """Without deduplication ids whose time is over by then."""
+    return {
+        part: {key: seen for key, seen in value.items() if seen[2] > now_ms}
+        if part.endswith(" deduplication") and isinstance(value, dict)
+        else value
+        for part, value in snapshot.items()
+    }
+
+
 def without_claims(snapshot: Snapshot) -> Snapshot:
     return {part: value for part, value in snapshot.items() if not part.startswith("claims of ")}
 

@@ -7,7 +7,7 @@ import pytest
 from smista.core.entering import Placed
 from smista.core.errors import InvalidArgument, MessageTooLarge
 from smista.core.message import Envelope, Publication
-from smista.core.settings import QueueSettings
+from smista.core.settings import DeduplicationScope, QueueSettings
 from tests.core.bench import Bench
 from tests.core.invariants import check
 
@@ -139,3 +139,30 @@ def test_the_longest_batch_id_has_room_for_places() -> None:
     for _ in range(2):
         bench.publish_all(batch(3), batch_id="b" * 512)
     assert bench.queue.depth == 3
+
+
+def test_a_batch_is_recognised_though_its_queue_deduplicates_otherwise_by_now() -> None:
+    bench = Bench(QueueSettings(dedup_scope=DeduplicationScope.GROUP))
+    delayed = [Publication(b"x", delay_ms=50), Publication(b"y", Envelope(group="g", deduplication_id="1"))]
+    first = bench.publish_all(delayed, batch_id="b1")
+    bench.alter(QueueSettings())
+    again = bench.publish_all(delayed, batch_id="b1")
+    assert [one.number for one in again if isinstance(one, Placed)] == [
+        one.number for one in first if isinstance(one, Placed)
+    ]
+    assert bench.depth == 2
+
+
+def test_a_batch_id_does_not_stand_in_for_deduplication_by_body() -> None:
+    bench = Bench(QueueSettings(dedup_by_body=True))
+    [first] = bench.publish_all([Publication(b"x")], batch_id="b1")
+    [second] = bench.publish_all([Publication(b"x")], batch_id="b2")
+    assert isinstance(first, Placed)
+    assert isinstance(second, Placed)
+    assert (second.number, second.is_duplicate, bench.depth) == (first.number, True, 1)
+
+
+def test_a_batch_id_is_no_deduplication_id_of_its_messages() -> None:
+    bench = Bench(QueueSettings(max_depth=10))
+    bench.publish_all([Publication(b"x")], batch_id="b1")
+    assert bench.browse().messages[0].envelope.deduplication_id is None

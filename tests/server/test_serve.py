@@ -535,7 +535,7 @@ def test_who_waits_for_longer_than_a_stop_may_take_is_told_that_the_outcome_is_u
     with ServerProcess(tmp_path / "data") as again, Caller(again.address) as http:
         assert http.call("broker.info")["queues"] == 1
         [line] = [line for line in again.lines if "recovered" in line]
-        assert " queues=1 messages=0 took_ms=" in line
+        assert " queues=1 messages=0 damaged_blocks=0 took_ms=" in line
 
 
 # -- what it finds again ----------------------------------------------------------------------------------------------

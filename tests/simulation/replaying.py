@@ -6,7 +6,7 @@ the way a start makes them, from any front the log may have had.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 from smista.core.state import BrokerState
@@ -25,9 +25,10 @@ STAGED = b"staged/"
 
 
 class Replaying:
-    def __init__(self, blame: Blame, disk: Disk) -> None:
+    def __init__(self, blame: Blame, disk: Disk, now: Callable[[], int]) -> None:
         self._blame = blame
         self._disk = disk
+        self._now = now
         self._snapshots: dict[int, tuple[Snapshot, int]] = {}
         """By position: the live state when that block was sealed, and the time."""
         self._follower = Recovery(BrokerState(), resident_bytes_max=EVERYTHING)
@@ -101,7 +102,9 @@ class Replaying:
                 f"from block {front} to {position}: {type(error).__name__} {error}",
             )
             return
-        found = snapshot.difference(live, snapshot.take(state, now_ms))
+        # The front may have moved since, past what was to be forgotten by then.
+        known, read = (snapshot.without_forgotten(one, self._now()) for one in (live, snapshot.take(state, now_ms)))
+        found = snapshot.difference(known, read)
         if found:
             self._blame.say(
                 "a start finds something else than the broker knew", f"from block {front} to {position}, {found}"

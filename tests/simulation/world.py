@@ -42,7 +42,7 @@ class World(Calls):
         self.ledger.held = lambda name: name in self.hands
         self.active: dict[int, Consumer] = {}
         """By queue that serves a single active consumer: the one that was served last."""
-        self.replaying = Replaying(self.blame, self.disk)
+        self.replaying = Replaying(self.blame, self.disk, lambda: self.now_ms)
         self.hands: dict[Name, Hand] = {}
         """What somebody holds, as far as those know who hold it."""
         self.handed_out: set[Name] = set()

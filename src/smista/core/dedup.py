@@ -70,7 +70,7 @@ def dedup_key(settings: QueueSettings, publication: Publication) -> str | None:
 
 
 def sent_key(batch_id: str, place: int) -> str:
-    """Under which key it is remembered that a message with an id of its own was stored by this batch."""
+    """Under which key it is remembered that the message in this place of a batch was stored."""
     return f"sent {place} {batch_id}"
 
 

@@ -45,7 +45,9 @@ def let_in(
     """Let a publication in, or raise why not. The caller notes the message; None where it was stored before."""
     check_publication(state, queue, publication)
     key = dedup_key(queue.settings, publication)
-    duplicate = find_duplicate(queue, key, now_ms, sent_as)
+    duplicate = find_duplicate(
+        queue, key, now_ms, sent_as, has_own_id=publication.envelope.deduplication_id is not None
+    )
     if duplicate is not None:
         queue.counters.duplicates += 1
         return None, duplicate
@@ -56,18 +58,22 @@ def let_in(
     return message, placed(queue, message, now_ms)
 
 
-def find_duplicate(queue: Queue, key: str | None, now_ms: int, sent_as: str | None = None) -> Placed | None:
+def find_duplicate(
+    queue: Queue, key: str | None, now_ms: int, sent_as: str | None = None, *, has_own_id: bool = False
+) -> Placed | None:
     """Where a message is that was stored before under the same key, see `dedup_key`; None where it is new.
 
-    `sent_as` names it as a part of its batch: one that has an id of its own and is sent again in the same batch is not
-    stored again, but is no duplicate to whoever sends it.
+    `sent_as` names it as a part of its batch: what is sent again in the same batch is not stored again. One that has an
+    id of its own is no duplicate then to whoever sends it.
     """
-    seen = seen_before(queue, key, now_ms)
-    if seen is None:
+    if queue.dedup is None:
         return None
-    sent = seen_before(queue, sent_as, now_ms)
-    is_again = sent is not None and sent.number == seen.number
-    return Placed(seen.number, seen.created_at_ms, 0, queue.name, not is_again)
+    seen, sent = seen_before(queue, key, now_ms), seen_before(queue, sent_as, now_ms)
+    found = seen or sent
+    if found is None:
+        return None
+    is_again = has_own_id and sent is not None and sent.number == found.number
+    return Placed(found.number, found.created_at_ms, 0, queue.name, not is_again)
 
 
 def admit(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int) -> None:
@@ -107,10 +113,9 @@ def store(
 ) -> Message:
     """Put a message into a queue and remember its deduplication key. Refuses nothing; the caller notes it."""
     message = _enter(state, queue, publication, now_ms)
-    if key is not None:
-        remember(state, queue, key, message, now_ms)
-        if sent_as is not None:
-            remember(state, queue, sent_as, message, now_ms)
+    for name in (key, sent_as):
+        if name is not None:
+            remember(state, queue, name, message, now_ms)
     return message
 
 

@@ -5,8 +5,8 @@ A message that is refused does not keep its neighbours in the batch from being s
 
 A batch may have an id of its own, so that whoever did not hear the answer can send it again. Where the whole batch
 enters in one step its messages have numbers in a row, and one memory, of the first number, stands for all of them.
-Where messages are looked at one by one, each gets a deduplication id made of the batch's and its place in it. Which of
-the two was used is found by looking for both: the queue's settings may have changed since.
+Where messages are looked at one by one, each is remembered by the batch's id and its place in it, beside whatever id it
+has of its own. Which of the two was done is found by looking for both: the queue's settings may have changed since.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def publish(
     """
     if is_use:
         queue.used_at_ms = now_ms
+    is_plain = (batch is not None or len(publications) > 1) and _is_plain(queue, publications)
     if batch is not None:
         check_id("batch_id", batch.id, BATCH_ID_LENGTH_MAX)
         seen = seen_before(queue, batch_key(batch.id), now_ms)
         if seen is not None and batch.is_whole:
             return _publish_plain(state, queue, publications, batch, seen, now_ms)
-        if not batch.is_whole or not _is_plain(queue, publications) or _is_numbered(queue, publications, batch, now_ms):
-            publications = [_numbered(one, batch, place) for place, one in enumerate(publications, batch.first)]
-    if (batch is not None or len(publications) > 1) and _is_plain(queue, publications):
+        is_plain = is_plain and batch.is_whole and not _was_sent(queue, len(publications), batch, now_ms)
+    if is_plain:
         return _publish_plain(state, queue, publications, batch, None, now_ms)
     results: list[Result] = []
     entered: list[Message] = []
@@ -68,8 +68,9 @@ def publish(
             # What makes room notes records of its own; those of this batch come first.
             _note_entered(state, queue, entered, now_ms)
             entered = []
+        sent_as = None if batch is None else sent_key(batch.id, place)
         try:
-            message, answer = let_in(state, queue, publication, now_ms, _sent_as(publication, batch, place))
+            message, answer = let_in(state, queue, publication, now_ms, sent_as)
         except BrokerError as error:
             refuse(state, queue, publication, error, now_ms)
             results.append(error)
@@ -232,26 +233,9 @@ def is_known_batch(queue: Queue, batch_id: str, now_ms: int) -> bool:
     return seen_before(queue, batch_key(batch_id), now_ms) is not None
 
 
-def _is_numbered(queue: Queue, publications: Sequence[Publication], batch: Batch, now_ms: int) -> bool:
+def _was_sent(queue: Queue, count: int, batch: Batch, now_ms: int) -> bool:
     """Whether messages of this batch were stored one by one before."""
     if queue.dedup is None:
         return False
-    return any(
-        find_duplicate(queue, dedup_key(queue.settings, _numbered(one, batch, place)), now_ms) is not None
-        for place, one in enumerate(publications, batch.first)
-    )
-
-
-def _numbered(publication: Publication, batch: Batch, place: int) -> Publication:
-    envelope = publication.envelope
-    if type(envelope) is not Envelope or envelope.deduplication_id is not None:
-        return publication
-    envelope = msgspec.structs.replace(envelope, deduplication_id=f"{batch.id}/{place}")
-    return msgspec.structs.replace(publication, envelope=envelope)
-
-
-def _sent_as(publication: Publication, batch: Batch | None, place: int) -> str | None:
-    """What a message with an id of its own is remembered by as a part of its batch; None where its id says that."""
-    if batch is None or publication.envelope.deduplication_id == f"{batch.id}/{place}":
-        return None
-    return sent_key(batch.id, place)
+    places = range(batch.first, batch.first + count)
+    return any(seen_before(queue, sent_key(batch.id, place), now_ms) is not None for place in places)

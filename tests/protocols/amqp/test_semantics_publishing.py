@@ -419,7 +419,7 @@ def test_a_body_over_the_limit_of_a_queue_of_another_door_closes_the_channel(her
         channel.publish(b"x" * ((1 << 20) + 1), queue)
         assert channel.ending() == (
             "channel 406 PRECONDITION_FAILED - A body of 1048577 bytes is over the limit of 1048576 bytes for queue "
-            f"'{queue}'."
+            f"'{queue}'; raise its body_bytes_max, or send less."
         )
         with pytest.raises(Closed):
             channel.count(queue)
