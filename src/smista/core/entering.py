@@ -16,7 +16,7 @@ from smista.core.checks import check_publication
 from smista.core.dead_letters import can_set_aside, discard, set_aside
 from smista.core.dedup import DedupMemory, Seen, dedup_key
 from smista.core.errors import QueueFull
-from smista.core.limits import MAKES_ROOM, can_make_room, has_room, is_limited, next_to_go, over_by
+from smista.core.limits import MAKES_ROOM, can_make_room, has_room, next_to_go, over_by
 from smista.core.message import Envelope, Fate, Message, Publication, Reason
 from smista.core.queue import Queue
 from smista.core.settings import Overflow
@@ -51,7 +51,7 @@ def let_in(
     if duplicate is not None:
         queue.counters.duplicates += 1
         return None, duplicate
-    if is_limited(queue):
+    if queue.settings.is_limited:
         admit(state, queue, len(publication.body), now_ms)
         make_room(state, queue, len(publication.body), now_ms)
     message = store(state, queue, publication, key, now_ms, sent_as)

@@ -13,13 +13,10 @@ from smista.core.settings import Overflow
 MAKES_ROOM = (Overflow.DROP_OLDEST, Overflow.DEAD_LETTER_OLDEST)
 
 
-def is_limited(queue: Queue) -> bool:
-    return queue.settings.max_depth is not None or queue.settings.max_bytes is not None
-
-
 def drops_first(queue: Queue) -> bool:
     """Whether a publish to this queue never fails for its limits, as in RabbitMQ: it may itself be what has to go."""
-    return queue.settings.limit_ready_only and queue.settings.overflow in MAKES_ROOM and is_limited(queue)
+    settings = queue.settings
+    return settings.limit_ready_only and settings.overflow in MAKES_ROOM and settings.is_limited
 
 
 def is_over(queue: Queue) -> bool:
@@ -78,4 +75,6 @@ def is_one_by_one(queue: Queue) -> bool:
     So it is where a queue with consumers counts only what nobody holds and refuses what does not fit: whether one more
     fits is known only when those have got what came before it."""
     settings = queue.settings
-    return queue.is_watched and settings.limit_ready_only and is_limited(queue) and settings.overflow not in MAKES_ROOM
+    return (
+        queue.is_watched and settings.limit_ready_only and settings.is_limited and settings.overflow not in MAKES_ROOM
+    )

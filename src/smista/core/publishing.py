@@ -19,7 +19,7 @@ from smista.core.checks import BATCH_ID_LENGTH_MAX, check_id, check_publication
 from smista.core.declaring import look_after
 from smista.core.dedup import Seen, batch_key, dedup_key, sent_key
 from smista.core.entering import Placed, Result, find_duplicate, let_in, refuse, remember, seen_before, store
-from smista.core.limits import has_room, is_limited
+from smista.core.limits import has_room
 from smista.core.message import PLAIN, Envelope, Message, Publication
 from smista.core.queue import Queue
 from smista.core.state import BrokerState
@@ -52,7 +52,7 @@ def publish(
     """
     if is_use:
         queue.used_at_ms = now_ms
-    is_plain = (batch is not None or len(publications) > 1) and _is_plain(queue, publications)
+    is_plain = _is_plain(queue, publications)
     if batch is not None:
         check_id("batch_id", batch.id, BATCH_ID_LENGTH_MAX)
         seen = seen_before(queue, batch_key(batch.id), now_ms)
@@ -64,7 +64,7 @@ def publish(
     results: list[Result] = []
     entered: list[Message] = []
     for place, publication in enumerate(publications, 0 if batch is None else batch.first):
-        if entered and is_limited(queue) and not has_room(queue, len(publication.body)):
+        if entered and queue.settings.is_limited and not has_room(queue, len(publication.body)):
             # What makes room notes records of its own; those of this batch come first.
             _note_entered(state, queue, entered, now_ms)
             entered = []
@@ -167,7 +167,8 @@ def _publish_plain(
     entered: list[Message] = []
     limit = queue.settings.body_bytes_max or state.body_bytes_max
     checked = PLAIN
-    priority = queue.settings.default_priority
+    number, name, priority = queue.number, queue.name, queue.settings.default_priority
+    body_bytes = 0
     position = 1 if queue.line is None else queue.line.position(priority) + 1
     sequence = state.next_sequence if seen is None else seen.number
     for publication in publications:
@@ -182,16 +183,17 @@ def _publish_plain(
             # Messages published alike share an envelope.
             checked = envelope
         if seen is None:
-            entered.append(Message(sequence, sequence, queue.number, envelope, body, priority, now_ms, now_ms))
-            results.append(Placed(sequence, now_ms, position, queue.name))
+            entered.append(Message(sequence, sequence, number, envelope, body, priority, now_ms, now_ms))
+            results.append(Placed(sequence, now_ms, position, name))
             position += 1
+            body_bytes += len(body)
         else:
-            results.append(Placed(sequence, seen.created_at_ms, 0, queue.name, True))
+            results.append(Placed(sequence, seen.created_at_ms, 0, name, True))
             queue.counters.duplicates += 1
         sequence += 1
     if entered:
         state.next_sequence = sequence
-        queue.insert_ready(entered, sum([message.body_bytes for message in entered]))
+        queue.insert_ready(entered, body_bytes)
         queue.counters.published += len(entered)
         state.journal.enqueued(queue, entered, now_ms)
         if batch is not None:
@@ -203,13 +205,7 @@ def _publish_plain(
 def _is_plain(queue: Queue, publications: Sequence[Publication]) -> bool:
     """Whether all of a batch enter ready and at one priority, with nothing to look up, make room for or time."""
     settings = queue.settings
-    if (
-        queue.groups is not None
-        or settings.dedup_by_body
-        or is_limited(queue)
-        or settings.message_ttl_ms is not None
-        or settings.delay_ms
-    ):
+    if not settings.is_plain:
         return False
     is_flat = settings.clamp_priority and settings.max_priority == settings.default_priority == 0
     for publication in publications:
@@ -218,14 +214,12 @@ def _is_plain(queue: Queue, publications: Sequence[Publication]) -> bool:
             (publication.priority is not None and not is_flat)
             or publication.delay_ms is not None
             or publication.deliver_at_ms is not None
-            or (envelope is not PLAIN and not _is_plain_envelope(envelope))
+            or type(envelope) is not Envelope
+            or envelope.deduplication_id is not None
+            or envelope.ttl_ms is not None
         ):
             return False
     return True
-
-
-def _is_plain_envelope(envelope: Envelope) -> bool:
-    return type(envelope) is Envelope and envelope.deduplication_id is None and envelope.ttl_ms is None
 
 
 def is_known_batch(queue: Queue, batch_id: str, now_ms: int) -> bool:

@@ -182,8 +182,13 @@ class Queue:
     def insert_ready(self, messages: Sequence[Message], body_bytes: int) -> None:
         """Many of one priority enter at once, where there are no groups and none of them ever expires."""
         self.body_bytes += body_bytes
-        self.ready.add_all({message.sequence: message for message in messages})
-        self._line().extend(messages)
+        if len(messages) == 1:
+            [message] = messages
+            self.ready[message.sequence] = message
+            (self.line or self._line()).append(message)
+        else:
+            self.ready.add_all({message.sequence: message for message in messages})
+            self._line().extend(messages)
         if self.is_watched:
             self.woken.add(self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from functools import cached_property
 
 import msgspec
 
@@ -47,7 +48,9 @@ class DeduplicationScope(enum.StrEnum):
     GROUP = "group"
 
 
-class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+class QueueSettings(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True, dict=True
+):
     lease_ms: int = 30_000
     max_retries: int | None = 3
     retry_backoff: Backoff = Backoff.EXPONENTIAL
@@ -84,6 +87,20 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     single_active_consumer: bool = False
     expires_ms: int | None = None
     annotations: tuple[tuple[str, str], ...] = ()
+
+    # Asked of every message; settings never change, other ones take their place.
+
+    @cached_property
+    def is_limited(self) -> bool:
+        """Whether the queue holds only so much."""
+        return self.max_depth is not None or self.max_bytes is not None
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether a message enters at once and stays, with nothing to look up, make room for or time."""
+        return not (
+            self.ordered or self.dedup_by_body or self.is_limited or self.message_ttl_ms is not None or self.delay_ms
+        )
 
 
 DEFAULT = QueueSettings()

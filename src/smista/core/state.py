@@ -14,7 +14,7 @@ from smista.core.calendar import Calendar
 from smista.core.errors import NamespaceNotFound, QueueNotFound
 from smista.core.exchanges import Topology
 from smista.core.journal import Journal
-from smista.core.limits import is_limited, is_over
+from smista.core.limits import is_over
 from smista.core.message import Message, State
 from smista.core.queue import Messages, Queue
 from smista.core.settings import QueueSettings
@@ -175,5 +175,5 @@ class BrokerState:
         is_fleeting = message.expires_at_ms is not None and message.expires_at_ms <= now_ms
         if is_fleeting and message.state is State.READY:
             self.fleeting.setdefault(queue, []).append(message)
-        if is_fleeting or (is_limited(queue) and (queue.settings.limit_ready_only or is_over(queue))):
+        if is_fleeting or (queue.settings.is_limited and (queue.settings.limit_ready_only or is_over(queue))):
             self.crowd(queue)

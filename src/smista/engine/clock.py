@@ -31,10 +31,11 @@ def _boot_id() -> str:
         return ""
 
 
+_SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def _since_boot_ms() -> int:
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-    return time.monotonic_ns() // 1_000_000
+    return time.clock_gettime_ns(_SINCE_BOOT) // 1_000_000
 
 
 def _wall_ms() -> int:

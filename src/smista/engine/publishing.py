@@ -6,7 +6,7 @@ consumers in between to know what fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from smista.core import fan_out, publishing
@@ -56,10 +56,21 @@ class PublishingBroker(DeclaringBroker):
         now_ms = self._enter_within_limits()
         self._check_pressure()
         target = self._state.queue(queue, namespace)
+        if batch_id is None and len(publications) == 1:
+            placed = publishing.publish(self._state, target, publications, is_use=is_use, now_ms=now_ms)
+            if self._state.crowded:
+                self._keep_limits(now_ms)
+        else:
+            placed = self._publish_in_parts(target, publications, batch_id, is_use, now_ms)
+        self._after()
+        return [self._published(one) if isinstance(one, Placed) else one for one in placed]
+
+    def _publish_in_parts(
+        self, target: Queue, publications: Sequence[Publication], batch_id: str | None, is_use: bool, now_ms: int
+    ) -> list[Result]:
         placed: list[Result] = []
         is_known = batch_id is not None and publishing.is_known_batch(target, batch_id, now_ms)
-        sizes = [len(one.body) for one in publications]
-        for part in (publications,) if is_known else _parts(target, publications, sizes):
+        for part in (publications,) if is_known else _parts(target, publications, _body_bytes):
             if target.is_deleted:
                 # By a consumer that was served in between.
                 placed += [deleted(target)] * (len(publications) - len(placed))
@@ -69,8 +80,7 @@ class PublishingBroker(DeclaringBroker):
                 batch = publishing.Batch(batch_id, len(placed), len(part) == len(publications))
             placed += publishing.publish(self._state, target, part, batch=batch, is_use=is_use, now_ms=now_ms)
             self._after_part(now_ms)
-        self._after()
-        return [self._published(one) if isinstance(one, Placed) else one for one in placed]
+        return placed
 
     def publish_alike_now(
         self,
@@ -87,7 +97,7 @@ class PublishingBroker(DeclaringBroker):
         target = self._state.queue(queue, namespace)
         refused: list[tuple[int, BrokerError]] = []
         count = 0
-        for part in _parts(target, bodies, list(map(len, bodies))):
+        for part in _parts(target, bodies, len):
             if target.is_deleted:
                 refused += [(place, deleted(target)) for place in range(count, len(bodies))]
                 break
@@ -180,18 +190,23 @@ class PublishingBroker(DeclaringBroker):
         )
 
 
-def _parts(queue: Queue, publications: Sequence[P], sizes: list[int]) -> Iterator[Sequence[P]]:
+def _parts(queue: Queue, messages: Sequence[P], size: Callable[[P], int]) -> Sequence[Sequence[P]]:
     """A batch as it enters: whole, unless that is too much for one block, or its queue has to serve in between."""
     if is_one_by_one(queue):
-        yield from (publications[place : place + 1] for place in range(len(publications)))
-        return
+        return [messages[place : place + 1] for place in range(len(messages))]
+    sizes = list(map(size, messages))
     if sum(sizes) <= STEP_BYTES_MAX:
-        yield publications
-        return
+        return (messages,)
+    parts: list[Sequence[P]] = []
     start = part_bytes = 0
-    for place, size in enumerate(sizes):
-        if part_bytes + size > STEP_BYTES_MAX and place > start:
-            yield publications[start:place]
+    for place, body_bytes in enumerate(sizes):
+        if part_bytes + body_bytes > STEP_BYTES_MAX and place > start:
+            parts.append(messages[start:place])
             start, part_bytes = place, 0
-        part_bytes += size
-    yield publications[start:]
+        part_bytes += body_bytes
+    parts.append(messages[start:])
+    return parts
+
+
+def _body_bytes(publication: Publication) -> int:
+    return len(publication.body)

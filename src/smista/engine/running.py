@@ -290,7 +290,8 @@ class RunningBroker:
     def _enter_within_limits(self) -> int:
         """As `_enter`, where it matters how much a queue holds, or what is ready in it."""
         now_ms = self._enter()
-        self._keep_limits(now_ms)
+        if self._state.crowded:
+            self._keep_limits(now_ms)
         return now_ms
 
     async def _done_durably(self) -> None:
