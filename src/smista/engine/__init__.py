@@ -8,10 +8,11 @@ from smista.core.settings import Backoff, DeadLetterMode, DeduplicationScope, Ov
 from smista.engine.broker import Broker
 from smista.engine.consumers import CreditPool, Subscription
 from smista.engine.delivery import Delivery, Published
-from smista.engine.leaving import SETTLED_AT_ONCE, in_slices
+from smista.engine.leaving import ACKNOWLEDGED_AT_ONCE, SETTLED_AT_ONCE, in_slices
 from smista.engine.settings import BrokerSettings
 
 __all__ = [
+    "ACKNOWLEDGED_AT_ONCE",
     "FOREVER_MS",
     "SETTLED_AT_ONCE",
     "Backoff",

@@ -15,7 +15,7 @@ from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import CLOSE, CLOSE_CHANNEL, consume, declare, message, on
 from tests.waiting import patience, until
 
-MANY = 1_200
+MANY = 2_400
 QUORUM = {"x-queue-type": "quorum", "x-delivery-limit": 3}
 QOS = methods.BasicQos(0, 0, False)
 

@@ -20,7 +20,7 @@ CANCEL = methods.BasicCancel("t", False)
 COMMIT, ROLLBACK = methods.TxCommit(), methods.TxRollback()
 QOS = methods.BasicQos(0, 0, False)
 NO_PROPERTIES = b"\0\0"
-MANY = 1_200
+MANY = 2_400
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import CLOSE_CHANNEL, consume, declare, on
 from tests.waiting import until
 
-MANY = 1_200
+MANY = 2_400
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from smista.protocols.http.stream_subscriptions import Consumer
 from tests.protocols.http.peer import Peer
 from tests.waiting import until
 
-MANY = 1_200
+MANY = 2_400
 
 
 @pytest.fixture(autouse=True)

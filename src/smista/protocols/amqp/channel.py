@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from smista.engine import FOREVER_MS, SETTLED_AT_ONCE, CreditPool, Receipt, in_slices
+from smista.engine import ACKNOWLEDGED_AT_ONCE, FOREVER_MS, SETTLED_AT_ONCE, CreditPool, Receipt, in_slices
 from smista.protocols.amqp import arguments, content, frames, methods
 from smista.protocols.amqp.consuming import Consumer, raw_properties, routed_by
 from smista.protocols.amqp.declaring import Declaring
@@ -398,7 +398,7 @@ class Channel:
         taken = self.unacked.take(tag, multiple)
         if self.transaction is not None:
             self.transaction.settle(Settlement.ACK, taken)
-        elif len(taken) > SETTLED_AT_ONCE:
+        elif len(taken) > ACKNOWLEDGED_AT_ONCE:
             return self.settle(Settlement.ACK, taken)
         else:
             self.connection.acknowledge(taken.values())
@@ -424,7 +424,7 @@ class Channel:
         """Settle at once, or, where they are very many, in slices: a coroutine, which has to come to its end."""
         receipts = list(taken.values())
         settle = self._settle_by(settlement)
-        if len(receipts) <= SETTLED_AT_ONCE:
+        if len(receipts) <= (ACKNOWLEDGED_AT_ONCE if settlement is Settlement.ACK else SETTLED_AT_ONCE):
             settle(receipts)
             return None
         if settlement is Settlement.REQUEUE:

@@ -22,7 +22,16 @@ from typing import Any
 from msgspec import UNSET
 
 from smista.core.errors import ConsumerNotFound, InvalidReceipt
-from smista.engine import FOREVER_MS, SETTLED_AT_ONCE, Broker, Delivery, Receipt, Subscription, in_slices
+from smista.engine import (
+    ACKNOWLEDGED_AT_ONCE,
+    FOREVER_MS,
+    SETTLED_AT_ONCE,
+    Broker,
+    Delivery,
+    Receipt,
+    Subscription,
+    in_slices,
+)
 from smista.errors import BrokerClosed, BrokerError, BrokerStopped
 from smista.protocols.http.commands.base import Success
 from smista.protocols.http.commands.receiving import common_action, show_outcome
@@ -227,7 +236,7 @@ class Subscriptions:
             return await self._extend([holders[tag].held[tag] for tag in tags], command.lease_ms)
         receipts = [holders.pop(tag).held.pop(tag) for tag in tags]
         settle = self._settle_by(command)
-        if len(receipts) <= SETTLED_AT_ONCE:
+        if len(receipts) <= (ACKNOWLEDGED_AT_ONCE if isinstance(command, AcknowledgeTags) else SETTLED_AT_ONCE):
             return list(settle(receipts))
         results: list[Any] = []
 
