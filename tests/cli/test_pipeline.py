@@ -21,7 +21,7 @@ SPARK = (
 )
 SLOW_ONCE = """#!/bin/sh
 case "$*" in
-    *streaming*) mkdir "{marker}" 2>/dev/null && sleep 15 ;;
+    *streaming*) mkdir "{marker}" 2>/dev/null && sleep 15 && exit 1 ;;
 esac
 exec "{python}" "$@"
 """
