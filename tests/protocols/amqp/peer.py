@@ -96,6 +96,13 @@ class Peer:
         self._parts: dict[int, tuple[Any, bytes, int, list[bytes]]] = {}
         self.events: deque[base.Frame] = deque()
         """What came on channel 0."""
+        try:
+            self._shake_hands(user, password, vhost, capabilities)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _shake_hands(self, user: str, password: str, vhost: str, capabilities: Mapping[str, bool]) -> None:
         self._socket.sendall(header.ProtocolHeader().marshal())
         self._expect(Connection.Start)
         self.send(
@@ -108,7 +115,7 @@ class Peer:
             ),
         )
         self._expect(Connection.Tune)
-        self.send(0, Connection.TuneOk(channel_max=2047, frame_max=frame_max, heartbeat=0))
+        self.send(0, Connection.TuneOk(channel_max=2047, frame_max=self.frame_max, heartbeat=0))
         self.send(0, Connection.Open(virtual_host=vhost))
         self._expect(Connection.OpenOk)
 
