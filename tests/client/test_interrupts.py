@@ -49,10 +49,15 @@ def interrupted_at(point: int, call: Callable[[], Any]) -> tuple[bool, Any]:
 
 
 def all_back(client: Client, queue: str) -> None:
-    """Wait until nothing is held; nothing may have failed by then."""
-    eventually(lambda: not client.stats(queue).in_flight)
-    stats = client.stats(queue)
-    assert (stats.ready, stats.dead_lettered_total) == (COUNT, 0)
+    """Wait until nothing is held; nothing may have failed by then. What was interrupted may reach the broker after we
+    first looked, and be given back only then."""
+
+    def counts() -> tuple[int, int]:
+        stats = client.stats(queue)
+        return stats.ready, stats.in_flight
+
+    eventually(lambda: counts() == (COUNT, 0))
+    assert client.stats(queue).dead_lettered_total == 0
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def test_a_batch_waits_for_enough_rows_but_not_for_ever(consumer: Consumer) -> N
     started_s = time.monotonic()
     query = consumer.start(keep, ends=False, minRowsPerTrigger=600, maxRowsPerTrigger=1000, maxTriggerDelay="8s")
     try:
-        eventually(lambda: len(consumer.all_rows) == 500)
+        eventually(lambda: came_at_s and len(consumer.all_rows) == 500)
         assert came_at_s[0] - started_s >= 4
     finally:
         query.stop()
