@@ -30,7 +30,7 @@ from smista.errors import BrokerClosed, BrokerStopped
 SETTLED_AT_ONCE = 500
 """So many are settled in one turn of the loop: some 5 to 10 ms ..."""
 ACKNOWLEDGED_AT_ONCE = 2_000
-"""... but an acknowledgement costs a quarter of what it costs to give a message back."""
+"""... but an acknowledgement costs a fifth of what it costs to give a message back: 1.7 us against 8 to 11."""
 
 T = TypeVar("T")
 Settle = Callable[[Sequence[Receipt]], object]
