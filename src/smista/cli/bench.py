@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from smista.cli import interrupts
 from smista.cli.exits import WrongUsage
 from smista.cli.output import Output
 from smista.cli.progress import progress
@@ -57,8 +58,9 @@ def bench(
 
     reach = Reach(url, namespace, as_json).under(context)
     name = queue or f"smista-bench-{os.urandom(4).hex()}"
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        figures = runner.run(_measured(reach, name, messages, os.urandom(size), concurrency))
+    figures = interrupts.run(
+        _measured(reach, name, messages, os.urandom(size), concurrency), loop_factory=uvloop.new_event_loop
+    )
     _report(Output(is_json=reach.is_json), figures)
 
 

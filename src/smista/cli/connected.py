@@ -12,7 +12,6 @@ given of its options.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
 from collections.abc import Awaitable, Callable
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
+from smista.cli import interrupts
 from smista.cli.exits import WrongUsage
 from smista.cli.generated import GeneratedCommand, given
 from smista.cli.options import as_command, collected, expanded, parameters_of
@@ -53,7 +53,7 @@ def client_command(
                 raise WrongUsage("Standard output is closed; to see nothing, write to /dev/null.")
             reach = Reach(url, namespace, as_json).under(context)
             first = [given(context)] if has_generated else []
-            asyncio.run(_connected(body, reach, first, collected(groups, values)))
+            interrupts.run(_connected(body, reach, first, collected(groups, values)))
 
         as_command(run, [*parameters, *_COMMON], inspect.getdoc(body))
         app.command(name or body.__name__.replace("_", "-"), cls=cls, epilog=epilog)(run)

@@ -7,15 +7,13 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smista.cli import dead_letters
-from smista.cli.exits import ExitCode
+from smista.cli import dead_letters, interrupts
 from smista.cli.own_broker import own_broker
 from smista.cli.progress import progress
 from smista.cli.reach import Namespace, Reach, Url
@@ -60,14 +58,10 @@ def demo(
     # The handler below fails on purpose, which the worker would tell in full.
     logging.getLogger("smista.worker").setLevel(logging.CRITICAL)
     reach = Reach(url, namespace).under(context)
-    try:
-        asyncio.run(_told(reach, Pace(is_fast=is_fast)))
-    except asyncio.CancelledError:
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    interrupts.run(_told(reach, Pace(is_fast=is_fast)))
 
 
 async def _told(reach: Reach, pace: Pace) -> None:
-    _stop_in_order_when_killed()
     async with contextlib.AsyncExitStack() as stack:
         if reach.url is None:
             _say("Starting a broker ...")
@@ -78,14 +72,6 @@ async def _told(reach: Reach, pace: Pace) -> None:
         queue = await stack.enter_async_context(_queue(client, pace))
         await Story(client, reach, queue, pace).tell()
     _say("\nNothing is left running, and nothing behind.")
-
-
-def _stop_in_order_when_killed() -> None:
-    """So that a broker of our own does not outlive us."""
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
 @contextlib.asynccontextmanager

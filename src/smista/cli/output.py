@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from smista.cli import interrupts
 from smista.cli.exits import ExitCode
 from smista.cli.table import Column, Row, print_table
 from smista.cli.text import safe
@@ -84,7 +85,9 @@ def confirm(question: str, *, is_sure: bool) -> None:
     """Ask whoever sits at a terminal; go on without asking where nobody does. A no ends the command."""
     if is_sure or not sys.stdin.isatty() or not sys.stderr.isatty():
         return
-    if not typer.confirm(safe(question), err=True):
+    with interrupts.heard_at_once():
+        is_wanted = typer.confirm(safe(question), err=True)
+    if not is_wanted:
         note("Nothing was changed.")
         raise typer.Exit(ExitCode.INTERRUPTED)
 
