@@ -1,4 +1,8 @@
-"""What starts servers is slow: `make check` leaves it out, `make test` runs it."""
+"""What starts servers is slow: `make check` leaves it out, `make test` runs it.
+
+`make test` gives each of its processes one file after the other, those that take longest first. All that starts Spark
+goes to one of them: Spark gives its Python processes 10 s to start, and several at once need more on a busy machine.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 SLOW = ("cli", "client", "protocols", "server", "spark")
+LONGEST = ("spark", "crash", "simulation")
+WITH_SPARK = ("cli/test_pipeline.py",)
 QUICK = (
     "protocols/amqp/test_codec.py",
     "protocols/amqp/test_leaving.py",
@@ -34,3 +40,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place = item.path.relative_to(TESTS)
         if place.parts[0] in SLOW and str(place) not in QUICK:
             item.add_marker(pytest.mark.slow)
+        item.add_marker(pytest.mark.xdist_group(_group(place)))
+    items.sort(key=_rank)
+
+
+def _group(place: Path) -> str:
+    return "spark" if place.parts[0] == "spark" or str(place) in WITH_SPARK else str(place)
+
+
+def _rank(item: pytest.Item) -> int:
+    group = _group(item.path.relative_to(TESTS)).split("/")[0]
+    return LONGEST.index(group) if group in LONGEST else len(LONGEST)

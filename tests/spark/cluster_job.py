@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.taskcontext import TaskContext
 
 from smista.spark import session
+from tests.spark.streams import ended
 
 
 def stumble(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -38,8 +39,7 @@ def main(master: str, url: str, queue: str, folder: str) -> None:
     if not master.startswith("sc://"):
         frame = DataFrame.mapInArrow(frame, stumble, "body binary")
     writer = frame.writeStream.format("smista").option("endpoint", url).option("queue", f"{queue}-copy")
-    query = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
-    query.awaitTermination()
+    ended(writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start)
     spark.stop()
 
 

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from smista.spark import session
 from smista.spark.claim_reader import ClaimStreamReader
 from smista.spark.source import SmistaSource
+from tests.spark.streams import ended
 
 MOMENTS = ("after the claim", "after the offset log", "while reading", "after the sink", "after the commit log")
 MOMENT, FOLDER = "SMISTA_TEST_MOMENT", "SMISTA_TEST_FOLDER"
@@ -85,8 +86,7 @@ def main(url: str, queue: str, folder: str, moment: str) -> None:
         die("after the sink")
 
     writer = spark.readStream.format("dying").options(**options).load().writeStream.foreachBatch(keep)
-    query = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
-    query.awaitTermination()
+    ended(writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start)
     spark.stop()
 
 

@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.queues import Queues, bodies, forget_commit
-from tests.waiting import SPARK_PATIENCE_S, eventually
+from tests.spark.streams import ended
+from tests.waiting import eventually
 
 Batch = Callable[[DataFrame, int], None]
 
@@ -40,9 +41,7 @@ class Consumer:
         return writer.trigger(**({"availableNow": True} if ends else {"processingTime": "0 seconds"})).start()
 
     def run(self, sink: Batch | None = None, **options: Any) -> StreamingQuery:
-        query = self.start(sink, **options)
-        assert query.awaitTermination(SPARK_PATIENCE_S)
-        return query
+        return ended(lambda: self.start(sink, **options))
 
     @property
     def all_rows(self) -> list[bytes]:
@@ -168,7 +167,7 @@ def test_batches_without_rows_pass(consumer: Consumer) -> None:
         found.append(sum(row["count"] for row in batch.collect()))
 
     writer = counted.writeStream.foreachBatch(keep).option("checkpointLocation", str(consumer.checkpoint))
-    assert writer.outputMode("append").trigger(availableNow=True).start().awaitTermination(SPARK_PATIENCE_S)
+    ended(writer.outputMode("append").trigger(availableNow=True).start)
     assert len(found) == 2
     assert consumer.queues.counts(consumer.queue) == (0, 0)
 

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.queues import Queues, bodies, forget_commit
-from tests.waiting import SPARK_PATIENCE_S
+from tests.spark.streams import ended
 
 
 class Log:
@@ -32,7 +32,7 @@ class Log:
         named = {"endpoint": self.queues.url, "includeBody": "true", "kinds": "enqueued"}
         frame = self.spark.readStream.format("smista").options(**(named | options)).load()
         writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / "checkpoint"))
-        assert writer.trigger(availableNow=True).start().awaitTermination(SPARK_PATIENCE_S)
+        ended(writer.trigger(availableNow=True).start)
         return found
 
     @property

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.queues import Queues, bodies, forget_commit
-from tests.waiting import SPARK_PATIENCE_S
+from tests.spark.streams import ended
 
 
 class Table:
@@ -36,7 +36,7 @@ class Table:
         frame = self.spark.readStream.schema("body string").json(str(self.folder / "rows"))
         writer = frame.writeStream.format("smista").option("endpoint", self.queues.url).option("queue", queue)
         writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
-        assert writer.trigger(availableNow=True).start().awaitTermination(SPARK_PATIENCE_S)
+        ended(writer.trigger(availableNow=True).start)
 
 
 @pytest.fixture
