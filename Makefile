@@ -28,7 +28,7 @@ run: environment ## start the broker
 	@$(BIN)/python -m smista serve
 
 test: environment ## run every test (LONG=1: the longer crash tests, LIVES=n: simulated lives, JOBS=n: n at a time)
-	@$(PYTEST) --dist loadgroup --no-loadscope-reorder
+	@$(PYTEST) --dist loadfile --no-loadscope-reorder
 
 check: environment ## format, lint, types, imports and the fast tests
 	@$(BIN)/ruff format --check .

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).parent
 SLOW = ("cli", "client", "protocols", "server", "spark")
@@ -40,14 +42,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place = item.path.relative_to(TESTS)
         if place.parts[0] in SLOW and str(place) not in QUICK:
             item.add_marker(pytest.mark.slow)
-        item.add_marker(pytest.mark.xdist_group(_group(place)))
     items.sort(key=_rank)
 
 
-def _group(place: Path) -> str:
-    return "spark" if place.parts[0] == "spark" or str(place) in WITH_SPARK else str(place)
-
-
 def _rank(item: pytest.Item) -> int:
-    group = _group(item.path.relative_to(TESTS)).split("/")[0]
-    return LONGEST.index(group) if group in LONGEST else len(LONGEST)
+    folder = _group(item.nodeid).partition("/")[0]
+    return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
+
+
+def _group(nodeid: str) -> str:
+    """What goes to one process: a file, or all that starts Spark."""
+    file = nodeid.partition("::")[0].removeprefix("tests/")
+    return "spark" if file.startswith("spark/") or file in WITH_SPARK else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    return FileByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+class FileByFile(LoadScopeScheduling):  # type: ignore[misc]  # it tells no types
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid)
