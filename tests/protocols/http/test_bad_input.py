@@ -33,6 +33,13 @@ def everything(http: Caller) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """Of its own: in queues of other tests leases run out."""
+    with ServerProcess() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def prepared(server: ServerProcess) -> dict[str, str]:
     """A queue with a message that is held, one that is ready and one that is scheduled; an exchange."""
     with Caller(server.address) as http:
