@@ -187,9 +187,10 @@ def test_many_threads_share_a_client(sync_client: Client, queue: str) -> None:
     with sync_client.subscribe(queue, prefetch=50) as subscription, ThreadPoolExecutor(4) as threads:
 
         def consume() -> None:
-            while (delivery := subscription.next(timeout_ms=300)) is not None:
-                with delivery:
-                    seen.append(delivery.json())
+            while len(seen) < 400:
+                if (delivery := subscription.next(timeout_ms=100)) is not None:
+                    with delivery:
+                        seen.append(delivery.json())
 
         for done in [threads.submit(consume) for _ in range(4)]:
             done.result()
