@@ -13,10 +13,10 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 
 from smista.cli import interrupts
-from tests.cli.test_usage import on_a_terminal
 from tests.waiting import PATIENCE_S
 
 LIVES = 300
@@ -26,7 +26,7 @@ GAPS_S = (0.0, 0.0002, 0.001, 0.003)
 
 def test_a_command_ends_however_often_it_is_interrupted() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.cli.test_interrupts", "interrupts"],
+        [sys.executable, "-m", "tests.cli.test_interrupts"],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],
@@ -87,10 +87,15 @@ def _lives(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
             return
 
 
-def test_a_question_hears_the_first_ctrl_c(url: str, queue: str) -> None:
-    seen = on_a_terminal("--url", url, "purge", queue, interrupt_after="Remove all messages")
-    assert "Nothing was changed" not in seen
-    assert "Removed" not in seen
+def test_what_holds_up_the_loop_hears_the_first_ctrl_c() -> None:
+    async def ask() -> Any:
+        with pytest.raises(KeyboardInterrupt), interrupts.heard_at_once():
+            os.kill(os.getpid(), signal.SIGINT)
+        return signal.getsignal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    assert interrupts.run(ask()) is not before, "behind the question the first cancels again"
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 if __name__ == "__main__":
