@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from typing import Protocol
 
+from smista.protocols.turns import Turns
 from smista.server.logs import fields
 from smista.server.refusals import Refusal
 from smista.server.settings import ServerSettings
@@ -45,8 +46,9 @@ class Watched(Protocol):
 class Connections:
     """All connections of one door, at most `connections_max` at a time. It lives on one loop."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, turns: Turns) -> None:
         self.settings = settings
+        self.turns = turns
         self.refusals: Counter[str] = Counter()
         """How often something was refused, by the refusal's code."""
         self._open: set[Watched] = set()

@@ -1,4 +1,4 @@
-"""A transport that writes once per turn of the loop.
+"""A transport that writes once per turn of the loop, and reads only if both who have a say in it want that.
 
 uvloop and asyncio both try to send at once whatever is written, one system call each. uvicorn writes the head and the
 body of an answer separately, and a WebSocket writes every message by itself, hundreds in a turn when a queue is full.
@@ -7,7 +7,7 @@ body of an answer separately, and a WebSocket writes every message by itself, hu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 GATHER_BYTES_MAX = 64 * 1024
@@ -23,6 +23,39 @@ class GatheringTransport(asyncio.Transport):
         self._pieces: list[bytes | bytearray | memoryview] = []
         self._bytes = 0
         self._is_scheduled = False
+        self.is_paused = False
+        """By the protocol, which wants to read nothing for now ..."""
+        self._is_held = False
+        """... and by whoever hands it what was read, see `intake`."""
+        self.on_resumed: Callable[[], None] = lambda: None
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+        if self._is_held:
+            # Not from here: whoever resumes may be in the middle of something.
+            self._loop.call_soon(self.on_resumed)
+        else:
+            self._transport.resume_reading()
+
+    def hold(self, is_held: bool) -> None:
+        if is_held == self._is_held:
+            return
+        self._is_held = is_held
+        if self._transport.is_closing():
+            return
+        if is_held:
+            self._transport.pause_reading()
+        elif not self.is_paused:
+            self._transport.resume_reading()
+
+    def is_reading(self) -> bool:
+        return self._transport.is_reading()
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -84,15 +117,6 @@ class GatheringTransport(asyncio.Transport):
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         return self._transport.get_protocol()
-
-    def is_reading(self) -> bool:
-        return self._transport.is_reading()
-
-    def pause_reading(self) -> None:
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._transport.resume_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._transport.set_write_buffer_limits(high, low)

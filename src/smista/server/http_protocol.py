@@ -25,6 +25,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from smista.protocols.turns import Turns
 from smista.server import refusals
 from smista.server.connections import (
     LINGER_S,
@@ -36,6 +37,7 @@ from smista.server.connections import (
     end_writing,
 )
 from smista.server.gathering import GatheringTransport
+from smista.server.intake import Intake
 from smista.server.refusals import Refusal
 from smista.server.settings import ServerSettings
 from smista.server.websocket_protocol import WebSocketProtocol
@@ -50,10 +52,10 @@ PIPELINE_MAX = 1_000
 """How many requests may wait on one connection: one chunk of input can hold 14,000, and each takes 3 KB."""
 
 
-def make_protocol(settings: ServerSettings) -> type[HttpProtocol]:
+def make_protocol(settings: ServerSettings, turns: Turns | None = None) -> type[HttpProtocol]:
     """The class for `uvicorn.Config(http=...)`. WebSockets it takes on by itself, unless `ws="none"`; what uvicorn
     is told about timeouts, pings and sizes is not looked at."""
-    connections = Connections(settings)
+    connections = Connections(settings, turns or Turns())
 
     class LimitedWebSocketProtocol(WebSocketProtocol):
         shared = connections
@@ -96,6 +98,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.ws_protocol_class = self.websocket
         self.settings = self.shared.settings
         self.gathering: GatheringTransport
+        self.intake: Intake
         self.flow: Flow
         self.output: Output
         self.look_at = 0.0
@@ -124,6 +127,7 @@ class HttpProtocol(HttpToolsProtocol):
         transport = self.gathering = GatheringTransport(transport, self.loop)
         super().connection_made(transport)
         self.flow = Flow(transport, self.loop)
+        self.intake = Intake(self.shared.turns, transport, self._take)
         self.output = Output(transport, self.settings)
         self.look_at = self.loop.time() + self.settings.header_timeout_s
         if not self.shared.is_full:
@@ -137,6 +141,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.shared.leave(self)
+        self.intake.drop()
         # uvicorn tells only the request that was read last.
         if self.running is not None and not self.running.response_complete:
             self.running.disconnected = True
@@ -146,7 +151,12 @@ class HttpProtocol(HttpToolsProtocol):
         self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
+        if self.phase is not ENDING:
+            self.intake.take(data)
+
+    def _take(self, data: bytes) -> None:
         if self.phase is ENDING:
+            self.intake.drop()
             return
         self.head_bytes += len(data)
         try:

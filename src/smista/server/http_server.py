@@ -17,6 +17,7 @@ from typing import Any
 
 import uvicorn
 
+from smista.protocols.turns import Turns
 from smista.server.http_protocol import HttpProtocol, make_protocol
 from smista.server.listening import BACKLOG, beginning_to_accept
 from smista.server.logs import fields
@@ -33,11 +34,11 @@ CUT_OFF_S = 1.0
 
 
 class HttpServer(uvicorn.Server):
-    def __init__(self, application: Any, settings: ServerSettings) -> None:
+    def __init__(self, application: Any, settings: ServerSettings, turns: Turns) -> None:
         super().__init__(
             uvicorn.Config(
                 application,
-                http=make_protocol(settings),
+                http=make_protocol(settings, turns),
                 ws=WebSocketProtocol,
                 lifespan="off",
                 log_config=None,

@@ -29,6 +29,7 @@ from smista.protocols.bulk.reader import LogReader
 from smista.protocols.http.app import HttpDoor
 from smista.protocols.sqs.door import SqsDoor
 from smista.protocols.sqs.limits import SqsSettings
+from smista.protocols.turns import Turns
 from smista.server import logs
 from smista.server.http_server import HTTP_FLAG, HttpServer
 from smista.server.listening import BACKLOG, beginning_to_accept, listen, shown
@@ -77,6 +78,7 @@ class Server:
             staged_bytes_max=settings.staged_bytes_max,
             staged_expires_ms=settings.staged_expires_ms,
         )
+        self._turns = Turns()
         self._door.sqs = self._sqs = SqsDoor(lambda: self._door.broker, self._sqs_settings())
 
     async def run(self) -> int:
@@ -87,7 +89,7 @@ class Server:
             listen(settings.host, settings.http_port, HTTP_FLAG) as listener,
             listen(settings.host, settings.amqp_port, AMQP_FLAG) as amqp_listener,
         ):
-            http = HttpServer(self._door, settings)
+            http = HttpServer(self._door, settings, self._turns)
             serving = asyncio.create_task(http.serve([listener]))
             try:
                 broker = await self._recover()
@@ -121,7 +123,7 @@ class Server:
         self._door.broker = broker
         self._door.staging.start()
         self._sqs.resume(broker)
-        amqp = AmqpDoor(broker, self._amqp_settings())
+        amqp = AmqpDoor(broker, self._amqp_settings(), self._turns)
         with beginning_to_accept(amqp_listener, AMQP_FLAG):
             amqp_server = await asyncio.get_running_loop().create_server(
                 amqp.make_protocol, sock=amqp_listener, backlog=BACKLOG

@@ -26,6 +26,8 @@ from websockets.server import ServerProtocol
 from websockets.typing import StatusLike
 
 from smista.server.connections import LINGER_S, LOOK_AGAIN_S, Connections, Output, end_writing
+from smista.server.gathering import GatheringTransport
+from smista.server.intake import Intake
 from smista.server.refusals import NO_HANDSHAKE, Refusal
 
 FRAGMENTS_MAX = 10_000
@@ -54,18 +56,26 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        assert isinstance(self.transport, GatheringTransport)
         self.output = Output(self.transport, self.shared.settings)
+        self._intake = Intake(self.shared.turns, self.transport, self._take)
         self.look_at = self.loop.time() + LOOK_AGAIN_S
         self.shared.join(self, self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.shared.leave(self)
+        self._intake.drop()
         super().connection_lost(exc)
         # It and its protocol hold each other: without the garbage collector they would stay for ever.
         self.conn.parser.close()
 
     def data_received(self, data: bytes) -> None:
+        if not self.is_ending:
+            self._intake.take(data)
+
+    def _take(self, data: bytes) -> None:
         if self.is_ending:
+            self._intake.drop()
             return
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:

@@ -12,6 +12,7 @@ from smista.protocols.amqp.connection import AmqpConnection
 from smista.protocols.amqp.door import AmqpDoor, AmqpSettings
 from smista.protocols.amqp.frames import METHOD
 from smista.protocols.amqp.methods import Method
+from smista.protocols.turns import Turns
 from tests.engine.bench import SETTINGS, KeptLog
 from tests.protocols.amqp.raw import HELLO, OPEN, Frame, on, start_ok, tune_ok
 from tests.waiting import patience
@@ -165,6 +166,18 @@ class Client:
         self.connection.connection_lost(ConnectionResetError())
 
 
+class TurnClock:
+    """What connections' turns are measured by: no time passes, so that none is cut short, unless looking takes some."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.look_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += self.look_s
+        return self.now_s
+
+
 class Server:
     """A broker with a door for AMQP."""
 
@@ -173,10 +186,11 @@ class Server:
 
     def __init__(self) -> None:
         self.log = KeptLog()
+        self.clock = TurnClock()
 
     async def start(self, settings: BrokerSettings = SETTINGS, amqp: AmqpSettings | None = None) -> Server:
         self.broker = await Broker.open(self.log, settings)
-        self.door = AmqpDoor(self.broker, amqp)
+        self.door = AmqpDoor(self.broker, amqp, Turns(self.clock))
         return self
 
     async def connect(self, *, channels: int = 1, heartbeat: int = 0) -> Client:

@@ -150,7 +150,7 @@ async def test_a_pattern_is_used() -> None:
     await client.expect(methods.QueueDeclareOk)
     client.feed(b"".join(message(b"x" * size, "q") for size in (3, 3, 4, 4, 9)))
     assert client.connection._pattern is not None
-    bodies, end = client.connection._pattern.match(message(b"y" * 5, "q") + message(b"z", "q"), 0, 100)
+    bodies, end = client.connection._pattern.match(message(b"y" * 5, "q") + message(b"z", "q"), 0, 100, 9)
     assert bodies == [b"yyyyy", b"z"]
     assert end == len(message(b"y" * 5, "q") + message(b"z", "q"))
     assert [one.body for one in await server.broker.receive("q", 10)] == [b"x" * size for size in (3, 3, 4, 4, 9)]

@@ -2,10 +2,10 @@
 
     header ─▶ handshake ─▶ channels ─▶ close ─▶ close-ok
 
-Everything that came in one read is worked off in one go, and everything there is to say then goes out in one write. A
-method that has to wait for the disk stops the reading of this connection until it is done, so that order holds; what
-arrives meanwhile stays in the socket. The same holds for a publisher while the broker takes no publishes, and for a
-client that asks on and on but does not read the answers.
+What came in one read is worked off in one go, unless it takes too long for everybody else (see `turns`), and
+everything there is to say then goes out in one write. A method that has to wait for the disk stops the reading of this
+connection until it is done, so that order holds; what arrives meanwhile stays in the socket. The same holds for a
+publisher while the broker takes no publishes, and for a client that asks on and on but does not read the answers.
 
 What a client does wrong closes its channel, or its connection, with the code and text RabbitMQ would give; nobody else
 notices. After that, frames of the closed are dropped until the other side has agreed.
@@ -50,6 +50,7 @@ from smista.protocols.amqp.replies import (
     unexpected_frame,
 )
 from smista.protocols.amqp.values import MalformedText, SyntaxFault
+from smista.protocols.turns import Share
 
 if TYPE_CHECKING:
     from smista.protocols.amqp.door import AmqpDoor
@@ -57,6 +58,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("smista.amqp")
 
 CLOSE_TIMEOUT_S = 5.0
+LOOKED_AT_EVERY = 50
+"""How much is done before looking at the clock: so many frames, or messages put into queues."""
+ALIKE_MAX = 500
+"""How many messages that are alike are put into queues before looking at the clock."""
 _PUBLISH = b"\x00\x3c\x00\x28"
 _ACK = b"\x00\x3c\x00\x50"
 _CLOSE_OK = frames.method_frame(0, methods.ConnectionCloseOk())
@@ -86,6 +91,7 @@ class AmqpConnection(Holding, asyncio.Protocol):
         """What has to be done before the next frame is looked at."""
         self._is_only_waiting = False
         """Nothing is lost if `_waiting` is cancelled."""
+        self._share = Share(door.turns, self._go_on)
 
     def has_capability(self, name: str) -> bool:
         return self._handshake.has_capability(name)
@@ -157,6 +163,10 @@ class AmqpConnection(Holding, asyncio.Protocol):
             self._buffer = data
             self._block()
             return
+        if not self._share.begin():
+            self._buffer = data
+            self._hold_back()
+            return
         position = 0
         try:
             if not self._has_header:
@@ -176,6 +186,20 @@ class AmqpConnection(Holding, asyncio.Protocol):
             logger.exception("a frame from %s failed", self.peer)
             self._close(_internal())
         self.flush()
+        if self._share.end() and not self._is_over:
+            self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Nothing more until its turn comes."""
+        self._is_held = True
+        self._transport.pause_reading()
+
+    def _is_time_over(self) -> bool:
+        """Whether it is somebody else's turn. What was published so far counts in."""
+        self.publisher.flush()
+        self.flush_acknowledged()
+        self.work = 0
+        return self._share.is_over()
 
     def _protocol_header(self, data: bytes) -> int:
         """Answer the protocol header; returns where what follows it starts."""
@@ -197,6 +221,9 @@ class AmqpConnection(Holding, asyncio.Protocol):
         unpack, length_max = HEAD.unpack_from, self.frame_max
         opened_at, opened_by = -1, 0
         while size - position >= OVERHEAD and not self._is_held:
+            self.work += 1
+            if self.work > LOOKED_AT_EVERY and self._is_time_over():
+                break
             if self._pattern is not None and data.startswith(self._pattern.opening, position):
                 start, position = position, self._take_alike(self._pattern, data, position)
                 if position > start:
@@ -255,8 +282,10 @@ class AmqpConnection(Holding, asyncio.Protocol):
         if channel.is_closing or channel.has_content or self.channels.get(channel.number) is not channel:
             self._pattern = None
             return position
-        bodies, position = pattern.match(data, position, min(self.frame_max, self.body_bytes_max))
+        limit = pattern.target.count_at_once(pattern.prepared, ALIKE_MAX)
+        bodies, position = pattern.match(data, position, min(self.frame_max, self.body_bytes_max), limit)
         if bodies:
+            self.work += LOOKED_AT_EVERY
             try:
                 channel.publish(pattern.target, pattern.prepared, bodies)
             except ChannelClosing as error:
@@ -448,7 +477,7 @@ class AmqpConnection(Holding, asyncio.Protocol):
         """Take up the frames again, unless there is still something to wait for."""
         self.flush()
         is_stopping = self.door.is_draining and not self._is_closing
-        if self._waiting is not None or self.is_flooded or self._is_over or is_stopping:
+        if self._waiting is not None or self.is_flooded or self._is_over or is_stopping or self._share.is_waiting:
             return
         self._is_held = False
         if self._buffer:

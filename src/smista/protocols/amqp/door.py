@@ -13,6 +13,7 @@ import msgspec
 from smista.engine import Broker, in_slices
 from smista.errors import BrokerClosed, BrokerError, BrokerStopped, LowMemory
 from smista.protocols.amqp import arguments, frames, routing
+from smista.protocols.turns import Turns
 
 if TYPE_CHECKING:
     from smista.protocols.amqp.channel import Channel
@@ -39,8 +40,9 @@ class AmqpSettings(msgspec.Struct, frozen=True, kw_only=True):
 class AmqpDoor:
     """Makes a protocol per connection; see `make_protocol`."""
 
-    def __init__(self, broker: Broker, settings: AmqpSettings | None = None) -> None:
+    def __init__(self, broker: Broker, settings: AmqpSettings | None = None, turns: Turns | None = None) -> None:
         self.broker = broker
+        self.turns = turns or Turns()
         broker.read_routing_with(routing.read_routing)
         self._loop = asyncio.get_running_loop()
         self.settings = settings or AmqpSettings()

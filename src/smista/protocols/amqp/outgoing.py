@@ -44,6 +44,8 @@ class Outgoing:
         self.cancelled: list[Consumer] | None = None
         """While an answer is being made: those whose queue has gone. They hear of it after the answer, as from
         RabbitMQ: a client that deletes the queue it consumes from waits for that first."""
+        self.work = 0
+        """How much has been done since somebody looked at the clock."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._acknowledged: list[Receipt] = []

@@ -48,19 +48,21 @@ class Pattern:
         size_at = len(self.opening)
         return int.from_bytes(self._again[size_at : size_at + _SIZE_BYTES], "big") == body_bytes
 
-    def match(self, data: bytes, position: int, size_max: int) -> tuple[list[bytes], int]:
-        """The bodies of all whole messages at `position` that are like this one, and where the first other frame
-        starts."""
+    def match(self, data: bytes, position: int, size_max: int, limit: int) -> tuple[list[bytes], int]:
+        """The bodies of the whole messages at `position` that are like this one, `limit` of them at most, and where the
+        next frame starts."""
         bodies: list[bytes] = []
         end = len(data)
         starts_with = data.startswith
         while True:
-            if not starts_with(self._again, position) and not self._resize(data, position, size_max):
+            if len(bodies) >= limit or (
+                not starts_with(self._again, position) and not self._resize(data, position, size_max)
+            ):
                 return bodies, position
             # As many as follow of this size.
             again, size = self._again, self._size
             first, step = len(again), len(again) + size
-            while starts_with(again, position):
+            while starts_with(again, position) and len(bodies) < limit:
                 body_end = position + step
                 if body_end >= end or data[body_end] != END:
                     return bodies, position

@@ -104,6 +104,10 @@ class Target:
                 self.prepared[raw] = found
         return found
 
+    def count_at_once(self, prepared: Prepared, limit: int) -> int:
+        """How many messages make `limit` in queues, more or less."""
+        return max(1, limit // (max(1, len(self.queues)) + len(prepared.extra_keys)))
+
     def route(self, broker: Broker, vhost: str, prepared: Prepared) -> tuple[str, ...]:
         version = broker.topology_version(namespace=vhost)
         if version != self.version:
@@ -319,6 +323,7 @@ class Publisher:
     ) -> None:
         # What goes to one of these queues alone and came before must be in it first.
         self._flush_batches()
+        self._connection.work += len(queues)
         try:
             results = self._broker.publish_to_queues_now(
                 queues, prepared.publication(body), is_use=False, namespace=self._connection.vhost
