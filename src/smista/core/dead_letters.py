@@ -12,10 +12,10 @@ made that is not there yet, and the message moved. A target that drops its oldes
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 
 import msgspec
 
+from smista.core.caches import cached_if_small
 from smista.core.declaring import declare_queue, look_after
 from smista.core.errors import MessageNotFound, QueueFull
 from smista.core.exchanges import route
@@ -243,7 +243,7 @@ def _restart(message: Message, target: Queue, sequence: int, at_ms: int) -> Mess
     )
 
 
-@lru_cache(maxsize=256)
+@cached_if_small(lambda envelope, exchange, routing_key: envelope.size + len(exchange) + len(routing_key))
 def readdressed(envelope: Envelope, exchange: str, routing_key: str) -> Envelope:
     """As a dead-letter exchange sends it on. What it said of its time to live is over."""
     return msgspec.structs.replace(envelope, exchange=exchange, routing_key=routing_key, ttl_ms=None)

@@ -62,6 +62,12 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True, omit_defa
     ttl_ms: int | None = None
     max_retries: int | None = None
 
+    @property
+    def size(self) -> int:
+        """In bytes and letters, more or less."""
+        ids = len(self.group or "") + len(self.deduplication_id or "")
+        return len(self.properties) + len(self.exchange) + len(self.routing_key) + ids
+
 
 PLAIN = Envelope()
 

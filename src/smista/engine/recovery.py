@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from smista.core.caches import ENTRIES_MAX, SMALL_BYTES
 from smista.core.dead_letters import apply_left, apply_moved, apply_parked, apply_removed, readdressed
 from smista.core.declaring import apply_queue_deleted, schedule_check
 from smista.core.dedup import DedupMemory, Seen
@@ -43,7 +44,6 @@ from smista.log import Log, records
 from smista.log.errors import LogDamaged, LogError
 from smista.log.records import Kind, Record, RecordError
 
-_ENVELOPES_KEPT = 4096
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 _decode_placed = msgspec.msgpack.Decoder(list[PlacedRecord]).decode
 
@@ -494,7 +494,7 @@ class Recovery:
 
     def _envelope(self, data: bytes) -> Envelope:
         envelope = _decode_envelope(data)
-        if len(self._envelopes) < _ENVELOPES_KEPT:
+        if len(self._envelopes) < ENTRIES_MAX and len(data) <= SMALL_BYTES:
             self._envelopes[data] = envelope
         return envelope
 

@@ -12,10 +12,11 @@ A door that keeps its own form takes another number and adds its reader to `READ
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import msgspec
+
+from smista.core.caches import cached_if_small
 
 NATIVE = 1
 
@@ -67,7 +68,7 @@ JSON = Properties(content_type="application/json")
 JSON_BYTES = write(JSON)
 
 
-@lru_cache(maxsize=4096)
+@cached_if_small(len)
 def read(data: bytes) -> Properties:
     """What the bytes say. Most messages of a queue carry the same few, so they are read once. Do not change them."""
     return READERS[data[0]](data) if data else EMPTY

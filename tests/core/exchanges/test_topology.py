@@ -254,6 +254,15 @@ def test_a_key_must_fit_an_amqp_short_string(key: str) -> None:
     assert made().check_bind(Binding.to_queue("a", "q", key[:127]), every_queue)
 
 
+def test_a_topic_pattern_has_a_bounded_number_of_hashes_between_words() -> None:
+    topology = made(settings=ExchangeSettings(ExchangeKind.TOPIC))
+    with pytest.raises(InvalidBinding, match="9 times # between words, and 8"):
+        topology.check_bind(Binding.to_queue("a", "q", ".".join(["#", "a"] * 9)), every_queue)
+    assert topology.check_bind(Binding.to_queue("a", "q", ".".join(["#", "a"] * 8)), every_queue)
+    assert topology.check_bind(Binding.to_queue("a", "q", ".".join(["#"] * 100)), every_queue)
+    assert made().check_bind(Binding.to_queue("a", "q", ".".join(["#", "a"] * 9)), every_queue)
+
+
 def test_arguments_that_cannot_be_compared_make_no_binding() -> None:
     for build in (Binding.to_queue, Binding.to_exchange):
         with pytest.raises(InvalidBinding, match=r"'a'.*set"):

@@ -20,15 +20,19 @@ So there are `reached` (new with each word) and `resting` (the `#` nodes, which 
 every node is looked at once. The cost is words x nodes on the path: only wildcards on the key's own path add
 nodes, bindings elsewhere in the trie are never seen.
 
+Wildcards that follow each other say only how many words there are at least, and whether there may be more: `#.*.#` is
+`*.#`. The trie holds that form, so that a thousand ways to write it are one path. What can still make a walk long are
+patterns in which `#` and words take turns; `HASHES_MAX` bounds these where a binding is made.
+
 Nodes do not know their parent (no reference cycles); unbinding keeps the path it came by and prunes it
 upwards.
 """
 
 from collections.abc import Iterator
-from typing import Generic, cast
+from typing import Generic, NamedTuple, cast
 
 from smista.core.exchanges.arguments import Arguments
-from smista.core.exchanges.matcher import D, Headers, Held, Match, hold, labels, let_go
+from smista.core.exchanges.matcher import D, Headers, Held, Label, Match, hold, labels, let_go
 
 # Measured at 100,000 bindings, one in ten with a wildcard, keys of 3 words: a walk 3.3 to 5.7 us, a hit 0.06
 # to 0.1 us; storing a miss adds about 0.1 us (seen at 100 bindings, lost in the noise here). When full it is
@@ -36,6 +40,14 @@ from smista.core.exchanges.matcher import D, Headers, Held, Match, hold, labels,
 CACHED_KEYS_MAX = 1024
 # Longer answers are not kept: 1024 keys that each reach 100,000 queues would be 800 MB.
 CACHED_DESTINATIONS_MAX = 64
+HASHES_MAX = 8
+
+
+class _Spelled(NamedTuple):
+    """Tells a binding apart whose key is written in another way than the trie holds it."""
+
+    key: str
+    arguments: Arguments
 
 
 class _Node(Generic[D]):
@@ -46,7 +58,7 @@ class _Node(Generic[D]):
         self.one: _Node[D] | None = None  # child for *
         self.many: _Node[D] | None = None  # child for #
         self.held: Held[D] | None = None
-        self.pattern = ""  # the whole binding key, where `held` is set
+        self.pattern = ""  # the whole pattern, where `held` is set
 
     def child(self, word: str) -> "_Node[D] | None":
         if word == "*":
@@ -100,11 +112,12 @@ class TopicMatcher(Generic[D]):
 
     def bind(self, destination: D, key: str, arguments: Arguments = ()) -> bool:
         node = self._root
-        for word in _words(key):
+        pattern = normal_form(key)
+        for word in _words(pattern):
             node = node.child(word) or node.grow(word)
         if node.held is None:
-            node.held, node.pattern = {}, key
-        if not hold(node.held, destination, arguments):
+            node.held, node.pattern = {}, pattern
+        if not hold(node.held, destination, _label(key, pattern, arguments)):
             return False
         self._cache.clear()
         return True
@@ -112,13 +125,14 @@ class TopicMatcher(Generic[D]):
     def unbind(self, destination: D, key: str, arguments: Arguments = ()) -> bool:
         path: list[tuple[_Node[D], str]] = []
         node = self._root
-        for word in _words(key):
+        pattern = normal_form(key)
+        for word in _words(pattern):
             child = node.child(word)
             if child is None:
                 return False
             path.append((node, word))
             node = child
-        if node.held is None or not let_go(node.held, destination, arguments):
+        if node.held is None or not let_go(node.held, destination, _label(key, pattern, arguments)):
             return False
         self._cache.clear()
         if not node.held:
@@ -150,7 +164,7 @@ class TopicMatcher(Generic[D]):
 
     def explain(self, routing_key: str, headers: Headers = None) -> list[Match[D]]:
         return [
-            Match(destination, node.pattern, cast("Arguments", label))
+            Match(destination, *_read_label(label, node.pattern))
             for node in self._walk(routing_key)
             for destination, held in cast("Held[D]", node.held).items()
             for label in labels(held)
@@ -200,3 +214,37 @@ def _rest(many: _Node[D] | None, resting: dict[_Node[D], None]) -> None:
 
 def _words(key: str) -> list[str]:
     return key.split(".") if key else []
+
+
+def normal_form(key: str) -> str:
+    """The pattern as the trie holds it: of wildcards in a row the stars first, then one hash if there was any."""
+    if "#" not in key:
+        return key
+    words: list[str] = []
+    is_open = False
+    for word in _words(key):
+        if word == "#":
+            is_open = True
+            continue
+        if is_open and word != "*":
+            words.append("#")
+            is_open = False
+        words.append(word)
+    if is_open:
+        words.append("#")
+    return ".".join(words)
+
+
+def count_hashes(key: str) -> int:
+    """Of the pattern as the trie holds it."""
+    return _words(normal_form(key)).count("#")
+
+
+def _label(key: str, pattern: str, arguments: Arguments) -> Label:
+    return arguments if key == pattern else _Spelled(key, arguments)
+
+
+def _read_label(label: Label, pattern: str) -> tuple[str, Arguments]:
+    if isinstance(label, _Spelled):
+        return label.key, label.arguments
+    return pattern, cast("Arguments", label)

@@ -44,6 +44,7 @@ from smista.core.exchanges.exchange import (
     ExchangeTarget,
 )
 from smista.core.exchanges.headers import X_MATCH_VALUES, x_match
+from smista.core.exchanges.topic import HASHES_MAX, count_hashes
 
 DEFAULT_EXCHANGE: Final = ""
 RESERVED_PREFIX: Final = "amq."
@@ -311,6 +312,13 @@ def _check_rule(source: Exchange, binding: Binding) -> None:
         raise InvalidBinding(
             source.name, binding.destination, f"an argument cannot be written ({error})", "give it another value"
         ) from None
+    if source.settings.kind is ExchangeKind.TOPIC and (count := count_hashes(binding.key)) > HASHES_MAX:
+        raise InvalidBinding(
+            source.name,
+            binding.destination,
+            f"its key has {count} times # between words, and {HASHES_MAX} is the most",
+            "bind several keys, or choose a simpler one",
+        )
     if source.settings.kind is ExchangeKind.HEADERS and (how := x_match(binding.arguments)) not in X_MATCH_VALUES:
         raise InvalidBinding(
             source.name, binding.destination, f"x-match is {how!r}", f"use one of {', '.join(X_MATCH_VALUES)}"

@@ -8,11 +8,11 @@ policy does not in RabbitMQ.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from smista.core.caches import cached_if_small
 from smista.engine import DeadLetterMode, Overflow, QueueSettings
 from smista.protocols.amqp.replies import PRECONDITION_FAILED, ChannelClosing
 from smista.protocols.amqp.values import Arguments
@@ -84,7 +84,7 @@ def _said(settings: QueueSettings) -> Said:
     return {} if text is None else _read_said(text)
 
 
-@lru_cache(maxsize=1024)
+@cached_if_small(len)
 def _read_said(text: str) -> Said:
     return msgspec.json.decode(text, type=Said)
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import logging
 import struct
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from smista.core.caches import cached_if_small
 from smista.core.message import Envelope
 from smista.engine import Delivery, Subscription
 from smista.errors import BrokerError
@@ -167,7 +167,7 @@ class Consumer:
         self.channel.consumer_ended(self)
 
 
-@lru_cache(maxsize=4096)
+@cached_if_small(lambda exchange, routing_key: len(exchange) + len(routing_key))
 def _exchange_and_key(exchange: str, routing_key: str) -> bytes:
     return _name(exchange) + _name(routing_key)
 
@@ -202,7 +202,7 @@ def raw_properties(delivery: Delivery, *, is_quorum: bool) -> bytes:
     return content.write_properties(said)
 
 
-@lru_cache(maxsize=4096)
+@cached_if_small(lambda kept, *_: len(kept))
 def _translated(kept: bytes, priority: int, ttl_ms: int | None) -> bytes:
     return content.write_properties(_basic(kept, priority, ttl_ms))
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from smista.core.caches import cached_if_small
 from smista.core.message import Envelope, Reason
 from smista.engine.recorder import QueueDeletedRecord, ReaddressedRecord
 from smista.log import records
@@ -59,7 +59,6 @@ RUN = np.dtype(
 )
 EVEN_MIN = 16
 """From how many entries on it pays to look whether all are alike."""
-ENVELOPES_KEPT = 4096
 ENVELOPE_COLUMNS = frozenset(
     (
         "exchange",
@@ -538,7 +537,7 @@ class Decoder:
 # -- envelopes --------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=ENVELOPES_KEPT)
+@cached_if_small(len)
 def read_envelope(data: bytes) -> Said:
     """Most messages of a queue carry the same few, so they are read once."""
     envelope = _decode_envelope(data)

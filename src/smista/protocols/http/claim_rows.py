@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
+from smista.core.caches import cached_if_small
 from smista.core.message import PLAIN, Envelope
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine import Broker
@@ -160,7 +160,7 @@ def _encode(pyarrow: Any, schema: Any, rows: ClaimedRows, ids: Ids) -> bytes:
     return encoded
 
 
-@lru_cache(maxsize=4096)
+@cached_if_small(lambda envelope: envelope.size)
 def _said(envelope: Envelope) -> _Said:
     said = properties.read(envelope.properties)
     headers = [(arrow.clean(name), arrow.header_text(value)) for name, value in said.headers.items()]

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from smista.core.caches import ENTRIES_MAX, SMALL_BYTES
 from smista.core.checks import ID_LENGTH_MAX, RETRIES_MAX
 from smista.core.message import FOREVER_MS, PLAIN, Envelope, Publication
 from smista.core.settings import PRIORITY_MAX
@@ -40,7 +41,6 @@ NUMBERS = {"priority": PRIORITY_MAX, "delay_ms": FOREVER_MS, "ttl_ms": FOREVER_M
 COLUMNS = (*BODIES, *TEXTS, *NUMBERS, "headers", "properties")
 IN_PROPERTIES = ("headers", "content_type")
 """What `properties` say too."""
-ENVELOPES_KEPT = 4096
 
 
 def survey(path: Path, offset: int, bytes_max: int) -> Load:
@@ -268,6 +268,6 @@ class _Maker:
             envelope = Envelope(said, self._exchange, routing_key or "", group, None, ttl_ms, max_retries)
             if envelope == PLAIN:
                 envelope = PLAIN
-            if len(self._envelopes) < ENVELOPES_KEPT:
+            if len(self._envelopes) < ENTRIES_MAX and envelope.size <= SMALL_BYTES:
                 self._envelopes[key] = envelope
         return envelope

@@ -9,10 +9,10 @@ doors. Every other account and region is a namespace of its own, `<account>/<reg
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from smista.core.caches import cached_if_small
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.protocols.sqs.errors import INVALID_ADDRESS, SqsError, invalid
 from smista.protocols.sqs.limits import Limits, SqsSettings
@@ -32,7 +32,7 @@ def is_account(text: str) -> bool:
     return _ACCOUNT.fullmatch(text) is not None
 
 
-@lru_cache(maxsize=4096)
+@cached_if_small(len)
 def read_url(url: str) -> Address:
     """What a QueueUrl names: a URL, a path, or only the queue's name."""
     _, separator, rest = url.partition("://")

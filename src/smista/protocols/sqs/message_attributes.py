@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from smista.core.caches import cached_if_small
 from smista.protocols import properties
 from smista.protocols.properties import Properties
 from smista.protocols.sqs.errors import INVALID_MESSAGE_CONTENTS, UNSUPPORTED_OPERATION, SqsError, invalid
@@ -67,7 +67,7 @@ def write(kept: Kept) -> bytes:
     return b"" if kept == NOTHING else b"\x03" + _encode(kept)
 
 
-@lru_cache(maxsize=4096)
+@cached_if_small(len)
 def read(data: bytes) -> Kept:
     """The attributes in the properties of a message, whichever door wrote them. Do not change them."""
     if not data:

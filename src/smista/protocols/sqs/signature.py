@@ -14,10 +14,10 @@ import hashlib
 import hmac
 import re
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote
 
+from smista.core.caches import cached_if_small
 from smista.protocols.http.asgi import Scope
 from smista.protocols.sqs.addresses import is_account
 from smista.protocols.sqs.errors import (
@@ -54,7 +54,7 @@ class Signature(NamedTuple):
     """For how long a presigned URL is good; None for a signed header."""
 
 
-@lru_cache(maxsize=1024)
+@cached_if_small(lambda authorization, credential, settings: len(authorization) + len(credential))
 def caller_of(authorization: bytes, credential: str, settings: tuple[str, str]) -> Caller:
     """Who a request says it is from, by its header or else its `X-Amz-Credential`; `settings` are the defaults."""
     if authorization:
@@ -210,7 +210,7 @@ def _escaped(text: str) -> str:
     return quote(text, safe="-_.~")
 
 
-@lru_cache(maxsize=256)
+@cached_if_small(lambda *parts: sum(map(len, parts)))
 def _key(secret: str, day: str, region: str, service: str) -> bytes:
     key = ("AWS4" + secret).encode()
     for part in (day, region, service, "aws4_request"):

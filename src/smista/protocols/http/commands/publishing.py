@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from smista.core.caches import cached_if_small
 from smista.core.checks import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX, RETRIES_MAX
 from smista.core.errors import InvalidArgument, MessageTooLarge
 from smista.core.message import PLAIN, Envelope, Publication
@@ -34,8 +34,6 @@ BATCH_MAX = 10_000
 HEADERS_NESTING_MAX = 32
 PROPERTIES_BYTES_MAX = 64 << 10
 """Headers and properties of one message, as the log keeps them."""
-SHARED_BYTES_MAX = 1 << 10
-"""Larger ones are not likely to be the same twice."""
 
 Identifier = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX)]
 Priority = Annotated[int, msgspec.Meta(ge=0, le=255)]
@@ -74,14 +72,7 @@ class MessageFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """As another protocol keeps them, and as browsing `raw` shows them; instead of all the others, with a `body`."""
 
 
-@lru_cache(maxsize=4096)
-def _shared_envelope(
-    said: bytes, exchange: str, routing_key: str, group: str | None, ttl_ms: int | None, max_retries: int | None
-) -> Envelope:
-    """Messages published alike share one envelope in memory."""
-    return Envelope(said, exchange, routing_key, group, None, ttl_ms, max_retries)
-
-
+@cached_if_small(lambda said, exchange="", routing_key="", group=None, *_: len(said) + len(exchange) + len(routing_key))
 def _envelope(
     said: bytes,
     exchange: str = "",
@@ -90,8 +81,8 @@ def _envelope(
     ttl_ms: int | None = None,
     max_retries: int | None = None,
 ) -> Envelope:
-    make = _shared_envelope if len(said) <= SHARED_BYTES_MAX else _shared_envelope.__wrapped__
-    return make(said, exchange, routing_key, group, ttl_ms, max_retries)
+    """Messages published alike share one envelope in memory."""
+    return Envelope(said, exchange, routing_key, group, None, ttl_ms, max_retries)
 
 
 def publication(fields: MessageFields, came_in: Format, *, exchange: str = "", routing_key: str = "") -> Publication:
