@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from smista.core.dedup import DedupMemory, Seen
+from smista.core.dedup import DedupMemory, Seen, Tally
 from smista.core.errors import QueueFull
 from smista.core.message import Envelope
 from smista.core.settings import DeduplicationScope, QueueSettings
@@ -122,7 +122,7 @@ def test_the_memory_shrinks_as_fast_as_it_grows() -> None:
 
 
 def test_an_id_learnt_anew_is_forgotten_at_its_new_time() -> None:
-    memory = DedupMemory()
+    memory = DedupMemory(Tally())
     memory.remember("a", Seen(1, 0, 10))
     memory.remember("b", Seen(2, 0, 15))
     memory.remember("a", Seen(3, 10, 20))

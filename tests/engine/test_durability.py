@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from smista.core.message import Publication
+from smista.core.message import Envelope, Publication
+from smista.core.settings import Overflow, QueueSettings
 from smista.engine import Broker, BrokerSettings
 from smista.errors import BrokerClosed, BrokerStopped, LowDisk, LowMemory, OutcomeUnknown
-from smista.log import SqliteLog
+from smista.log import MemoryLog, SqliteLog
 from smista.log.errors import LogLocked
 from tests.engine.bench import LONGEST_WAIT_MS, SETTINGS, Bench, Consumer, KeptLog, MemoryPlace, turns, until
 from tests.waiting import patience
@@ -262,6 +264,29 @@ async def test_low_memory_refuses_publishes_while_consuming_goes_on() -> None:
         with pytest.raises(LowMemory):
             await bench.publish(b"y")
         await bench.acknowledge(await bench.receive_one())
+        # Whatever the process has kept of it: the broker holds nothing any more.
+        await until(lambda: broker.refusal is None)
+        await bench.publish(b"z")
+
+
+async def fill(broker: Broker, envelope: Callable[[int], Envelope]) -> None:
+    """Publish next to nothing, with this beside it, until no more is taken; then empty the queue."""
+    settings = QueueSettings(max_depth=20, overflow=Overflow.DROP_OLDEST)
+    await broker.declare_queue("orders", settings)
+    for number in range(200):
+        broker.publish_now("orders", [Publication(b"", envelope(number))])
+    await until(lambda: broker.refusal is not None)
+    with pytest.raises(LowMemory, match="memory_bytes_max"):
+        broker.publish_now("orders", [Publication(b"")])
+    await broker.purge("orders")
+    await until(lambda: broker.refusal is None)
+
+
+async def test_what_stands_beside_bodies_counts_in_memory_too() -> None:
+    settings = BrokerSettings(disk_free_bytes_min=0, memory_bytes_max=100_000, watch_interval_s=0.005)
+    async with await Broker.open(MemoryLog(), settings) as broker:
+        await fill(broker, lambda number: Envelope(b"\x01" + b"h" * 10_000))
+        await fill(broker, lambda number: Envelope(deduplication_id=f"{number}" + "i" * 1_000))
 
 
 async def test_closing_with_a_full_disk_ends_and_says_that_the_outcome_is_unknown() -> None:

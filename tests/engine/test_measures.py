@@ -453,6 +453,8 @@ async def test_memory_is_told(timed: TimedBench) -> None:
 async def test_a_refusal_is_told_by_its_code(kept: tuple[Bench, MemoryPlace]) -> None:
     bench, _ = kept
     assert bench.broker.measures().refusal is None
+    await bench.declare()
+    await bench.publish(b"x")
     await bench.restart(BrokerSettings(disk_free_bytes_min=0, memory_bytes_max=1, watch_interval_s=0.005))
     await until(lambda: bench.broker.measures().refusal == "low_memory")
 

@@ -12,7 +12,7 @@ from collections import Counter
 from smista.core.message import FOREVER_MS, Message
 from smista.core.queue import Queue
 from smista.engine.consumers import Subscription
-from smista.engine.recorder import live_bytes
+from smista.engine.recorder import kept_bytes, live_bytes
 from tests.core import invariants
 from tests.simulation.blame import where
 from tests.simulation.ledger import Name
@@ -62,7 +62,7 @@ def at_rest(world: World) -> None:
 def _check_accounts(world: World) -> None:
     recorder = world.broker._keeper.recorder
     live: Counter[int] = Counter()
-    resident = 0
+    resident = kept = 0
     moved: dict[int, int] = {}
     if world.state.purged:
         world.blame.say("purged memory is never freed", f"{len(world.state.purged)} tables")
@@ -70,6 +70,7 @@ def _check_accounts(world: World) -> None:
         world.blame.say("left to be done, and nobody does it", " ".join(queue.name for queue in world.state.crowded))
     for queue in world.state.queues.values():
         for message in queue.messages():
+            kept += kept_bytes(message)
             if queue.settings.durable:
                 if not message.position:
                     world.blame.say("a message lies in no block", _name(queue, message))
@@ -86,6 +87,11 @@ def _check_accounts(world: World) -> None:
         world.blame.say("live bytes do not add up", f"counted {recorder.live_total}, there are {sum(live.values())}")
     if recorder.resident_bytes != resident:
         world.blame.say("resident bytes do not add up", f"counted {recorder.resident_bytes}, there are {resident}")
+    if recorder.kept_bytes != kept:
+        world.blame.say("bytes in memory do not add up", f"counted {recorder.kept_bytes}, there are {kept}")
+    remembered = sum(queue.dedup.bytes for queue in world.state.queues.values() if queue.dedup is not None)
+    if world.state.remembered.bytes != remembered:
+        world.blame.say("remembered ids do not add up", f"{world.state.remembered.bytes}, there are {remembered}")
     known = {number: message.sequence for number, message in recorder.moved_messages.items()}
     if known != moved:
         world.blame.say("moved messages do not add up", f"known {known}, there are {moved}")

@@ -14,6 +14,9 @@ import msgspec
 from smista.core.message import Publication
 from smista.core.settings import DeduplicationScope, QueueSettings
 
+_SEEN_BYTES = 300
+"""What an entry takes in memory beside its key."""
+
 
 class Seen(msgspec.Struct, gc=False):
     number: int
@@ -24,19 +27,40 @@ class Seen(msgspec.Struct, gc=False):
     """The log block this memory is noted in."""
 
 
-class DedupMemory:
-    __slots__ = ("_seen",)
+class Tally:
+    """How much memory all that is remembered takes."""
+
+    __slots__ = ("bytes",)
 
     def __init__(self) -> None:
+        self.bytes = 0
+
+
+class DedupMemory:
+    __slots__ = ("_seen", "_tally", "bytes")
+
+    def __init__(self, tally: Tally) -> None:
         self._seen: OrderedDict[str, Seen] = OrderedDict()
+        self._tally = tally
+        self.bytes = 0
 
     def get(self, key: str, now_ms: int) -> Seen | None:
         seen = self._seen.get(key)
         return None if seen is None or seen.expires_at_ms <= now_ms else seen
 
     def remember(self, key: str, seen: Seen) -> None:
+        if key not in self._seen:
+            self._count(_SEEN_BYTES + len(key))
         self._seen[key] = seen
         self._seen.move_to_end(key)
+
+    def clear(self) -> None:
+        self._count(-self.bytes)
+        self._seen = OrderedDict()
+
+    def _count(self, more_bytes: int) -> None:
+        self.bytes += more_bytes
+        self._tally.bytes += more_bytes
 
     def forget_expired(self, now_ms: int, limit: int = 2) -> None:
         """Forget up to `limit` entries: called on every publish, so that forgetting keeps pace with learning."""
@@ -47,6 +71,7 @@ class DedupMemory:
             if self._seen[key].expires_at_ms > now_ms:
                 return
             del self._seen[key]
+            self._count(-_SEEN_BYTES - len(key))
 
     def items(self) -> list[tuple[str, Seen]]:
         return list(self._seen.items())

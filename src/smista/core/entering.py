@@ -171,7 +171,7 @@ def seen_before(queue: Queue, key: str | None, now_ms: int) -> Seen | None:
 def remember(state: BrokerState, queue: Queue, key: str, message: Message, now_ms: int) -> None:
     seen = Seen(message.number, now_ms, now_ms + queue.settings.dedup_window_ms)
     if queue.dedup is None:
-        queue.dedup = DedupMemory()
+        queue.dedup = DedupMemory(state.remembered)
     queue.dedup.forget_expired(now_ms)
     queue.dedup.remember(key, seen)
     state.journal.remembered(queue, key, seen)

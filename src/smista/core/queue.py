@@ -377,7 +377,9 @@ class Queue:
             taken = [table for table in self.tables() if table]
             self.ready, self.scheduled, self.in_flight, self.dead = Table(), Table(), Table(), Table()
             self.ready_bytes = self.dead_bytes = 0
-            self.dedup = None
+            if self.dedup is not None:
+                self.dedup.clear()
+                self.dedup = None
         self.counters.purged += sum(map(len, taken))
         if ready_only and self.fair is not None:
             self.fair.clear()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from smista.core.calendar import Calendar
+from smista.core.dedup import Tally
 from smista.core.errors import NamespaceNotFound, QueueNotFound
 from smista.core.exchanges import Topology
 from smista.core.journal import Journal
@@ -56,6 +57,7 @@ class BrokerState:
         "purged",
         "queues",
         "read_routing",
+        "remembered",
         "run",
         "woken",
     )
@@ -78,6 +80,8 @@ class BrokerState:
         """Queues that may hold too much, and how much entered since they were last looked at; see `trimming`."""
         self.fleeting: dict[Queue, list[Message]] = {}
         """Messages of theirs whose time to live was over as they entered: for those who wait already, or for nobody."""
+        self.remembered = Tally()
+        """By all queues, of what was published to them."""
         self.run = 0
         """How many times the log has been opened before; part of every receipt."""
         self.next_queue = 1

@@ -17,7 +17,7 @@ from smista.engine.commit import Committer
 from smista.engine.measures import LogMeasures, LogRange
 from smista.engine.notices import Notices
 from smista.engine.paging import Paging
-from smista.engine.pressure import Pressure
+from smista.engine.pressure import Pressure, half_of_memory
 from smista.engine.reclaim import Reclaimer, note_opened
 from smista.engine.recorder import Recorder
 from smista.engine.recovery import Recovery
@@ -75,9 +75,14 @@ class Keeper:
             slack_bytes=settings.log_slack_bytes,
         )
         self._paging = Paging(state, self.recorder, resident_bytes_max=settings.resident_bytes_max)
+        self._remembered = state.remembered
         self.pressure = Pressure(
-            disk_free_bytes_min=settings.disk_free_bytes_min, memory_bytes_max=settings.memory_bytes_max
+            disk_free_bytes_min=settings.disk_free_bytes_min,
+            memory_bytes_max=settings.memory_bytes_max or half_of_memory(),
+            memory_bytes=self.held_bytes,
         )
+        self.held_elsewhere: list[Callable[[], int]] = []
+        """What protocols hold that has not become messages yet, in bytes."""
         self._paging.has_let_go = recovery.has_left_bodies
         for block in recovery.blocks:
             self._reclaimer.block_written(*block)
@@ -115,6 +120,12 @@ class Keeper:
 
     def stop_waiting_for_room(self) -> None:
         self._committer.stop_waiting_for_room()
+
+    def held_bytes(self) -> int:
+        """What the broker holds in memory: what `memory_bytes_max` is held against."""
+        recorder = self.recorder
+        own_bytes = recorder.resident_bytes + recorder.kept_bytes + self._remembered.bytes
+        return own_bytes + sum(held() for held in self.held_elsewhere)
 
     # -- durability ---------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,10 @@
 
 Room is what is free on the disk, and what the log has taken of it and does not need any more: a queue that was emptied
 leaves its space there.
+
+Memory is judged by what the broker holds (messages, bodies, remembered ids, what protocols have taken in and not yet
+handed on), and not by what the process has: memory that was freed is not always given back to the system, and a broker
+that has been emptied has to take messages again.
 """
 
 from __future__ import annotations
@@ -22,6 +26,19 @@ from pathlib import Path
 from smista.errors import LowDisk, LowMemory, ResourceLow
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def half_of_memory() -> int:
+    """Half of what the machine has, or of what this process may have of it."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES]
+    for path in _CGROUP_LIMITS:
+        try:
+            limits.append(int(path.read_text()))
+        except (OSError, ValueError):
+            # Not there, or "max".
+            continue
+    return min(limits) // 2
 
 
 def resident_set_bytes() -> int:
@@ -36,8 +53,8 @@ class Pressure:
         self,
         *,
         disk_free_bytes_min: int,
-        memory_bytes_max: int | None,
-        memory_bytes: Callable[[], int] = resident_set_bytes,
+        memory_bytes_max: int,
+        memory_bytes: Callable[[], int],
     ) -> None:
         self._disk_free_bytes_min = disk_free_bytes_min
         self._memory_bytes_max = memory_bytes_max
@@ -62,11 +79,10 @@ class Pressure:
                 f"Only {room_bytes} bytes are free on the disk, below the limit of {self._disk_free_bytes_min}; "
                 "nothing was stored. Free some space, or consume what is queued."
             )
-        if self._memory_bytes_max is not None:
-            used = self._memory_bytes()
-            if used > self._memory_bytes_max:
-                return LowMemory(
-                    f"The broker uses {used} bytes of memory, above the limit of {self._memory_bytes_max}; nothing "
-                    "was stored. Consume what is queued, or raise the limit."
-                )
+        held_bytes = self._memory_bytes()
+        if held_bytes > self._memory_bytes_max:
+            return LowMemory(
+                f"The broker holds {held_bytes} bytes in memory, above memory_bytes_max, {self._memory_bytes_max}; "
+                "nothing was stored. Consume or purge what is queued, or raise the limit."
+            )
         return None

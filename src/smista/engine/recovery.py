@@ -39,6 +39,7 @@ from smista.engine.recorder import (
     ReaddressedRecord,
     Recorder,
     RememberedRecord,
+    kept_bytes,
 )
 from smista.log import Log, records
 from smista.log.errors import LogDamaged, LogError
@@ -159,6 +160,7 @@ class Recovery:
         for queue in state.queues.values():
             for message in queue.messages():
                 recorder.count_in(message)
+                recorder.kept_bytes += kept_bytes(message)
                 if type(message.body) is bytes:
                     recorder.resident_bytes += len(message.body)
                 if message.sequence != message.number:
@@ -167,6 +169,8 @@ class Recovery:
             # Who uses a queue is not in the log: one that is deleted when nobody does has its whole time again.
             queue.used_at_ms = now_ms
             schedule_check(queue, now_ms)
+        # Also of queues that are gone by now something was remembered.
+        state.remembered.bytes = sum(queue.dedup.bytes for queue in state.queues.values() if queue.dedup is not None)
         self._claims.finish(now_ms)
         recorder.lasting = self.lasting
 
@@ -339,7 +343,7 @@ class Recovery:
         self.lasting.add(self._position)
         queue = self._queue(record.queue)
         if queue.dedup is None:
-            queue.dedup = DedupMemory()
+            queue.dedup = DedupMemory(self.state.remembered)
         queue.dedup.remember(
             record.key, Seen(record.number, record.created_at_ms, record.expires_at_ms, self._position)
         )

@@ -26,7 +26,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     disk_free_bytes_min: int = 128 * MIB
     """Publishes are refused when less is free. Below a quarter more, nothing is kept for readers of the log."""
     memory_bytes_max: int | None = None
-    """Publishes are refused when the process uses more; None for no limit."""
+    """Publishes are refused when the broker holds more in memory; None for half of what the machine has, or of what its
+    cgroup lets this process have."""
     claim_session_ms: int = 15_000
     """How long a session that is not seen any more keeps others from claiming under its consumer's name."""
     watch_interval_s: float = 0.5

@@ -229,6 +229,9 @@ async def test_the_loops_lag_is_told_in_seconds(busy: Bench) -> None:
 async def test_a_refusal_is_told_with_its_reason(settings: BrokerSettings, reason: str | None) -> None:
     bench = Bench(MemoryPlace(), settings)
     async with await bench.open() as broker:
+        await bench.declare()
+        if reason != "low_disk":
+            await bench.publish(b"x")
         await until(lambda: (broker.refusal is not None) == (reason is not None))
         rendering = await read(broker)
         for other in ("low_disk", "low_memory"):

@@ -86,6 +86,7 @@ class _BrokerCollector(Collector):
         yield _gauge("smista_subscriptions", "Subscriptions open.", measures.subscription_count)
         yield _gauge("smista_long_polls", "Receives that are waiting for a message.", measures.long_poll_count)
         yield _gauge("smista_memory_bytes", "What the process has in memory.", measures.memory_bytes)
+        yield _gauge("smista_held_bytes", "What the broker holds in memory.", measures.held_bytes)
         yield _gauge("smista_body_memory_bytes", "Bodies in memory, not paged out.", measures.resident_body_bytes)
         yield _histogram(
             "smista_event_loop_lag_seconds", "How late the event loop calls what is due.", measures.lag_ms, 1000
