@@ -256,6 +256,10 @@ class RunningBroker:
         """As `read_routing` of `open`, for a protocol that comes later."""
         self._state.read_routing = read
 
+    def count_in_memory(self, held_bytes: Callable[[], int]) -> None:
+        """What a protocol holds that has not become messages counts in `memory_bytes_max` too."""
+        self._keeper.held_elsewhere.append(held_bytes)
+
     def now_ms(self) -> int:
         return self._clock.now_ms()
 

@@ -10,7 +10,7 @@ import pytest
 from smista.protocols.amqp import methods
 from smista.protocols.turns import SLICE_S
 from tests.protocols.amqp.in_process import Client, Server
-from tests.protocols.amqp.raw import declare, message, on
+from tests.protocols.amqp.raw import declare, head, message, on, part, publish
 from tests.waiting import until
 
 COUNT = 3_000
@@ -86,3 +86,35 @@ async def test_a_connection_may_go_while_it_waits_for_its_turn(server: Server) -
         await asyncio.sleep(0)
     assert not server.door.connections
     assert server.counts()[0] < COUNT
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def opening(channel: int, size: int, sent: int) -> bytes:
+    """The beginning of a message, and some of its body."""
+    return publish("q", channel=channel) + head(size, channel=channel) + part(b"x" * sent, channel=channel)
+
+
+async def test_messages_that_are_not_whole_count_until_they_are_gone(server: Server) -> None:
+    client = await server.connect(channels=3)
+    for number in (1, 2, 3):
+        client.feed(opening(number, 4_000, 3_000))
+    assert server.door.kept_bytes() == 9_000
+    client.feed(part(b"x" * 1_000, channel=1))
+    assert server.door.kept_bytes() == 6_000
+    await client.call(methods.ChannelClose(200, "", 0, 0), methods.ChannelCloseOk, channel=1)
+    client.lose()
+    await until(lambda: not server.door.connections)
+    assert server.door.kept_bytes() == 0
+
+
+async def test_a_connection_has_only_so_much_of_them(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smista.protocols.amqp.channel.PARTS_BYTES_MAX", 5_000)
+    client = await server.connect(channels=3)
+    for number in (1, 2):
+        client.feed(opening(number, 4_000, 3_000))
+    closed = await client.expect(methods.ConnectionClose)
+    assert closed.reply_code == 506
+    assert "not whole" in closed.reply_text
+    assert server.door.kept_bytes() == 0

@@ -29,6 +29,7 @@ from smista.protocols.amqp.replies import (
     NOT_FOUND,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
+    RESOURCE_ERROR,
     RESOURCE_LOCKED,
     UNEXPECTED_FRAME,
     ChannelClosing,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 Later = Coroutine[Any, Any, None]
 NO_LIMIT = arguments.PREFETCH_MAX
+PARTS_BYTES_MAX = 256 << 20
+"""Of messages that are on their way in on all channels of a connection."""
 PART_BYTES_MIN = 1024
 
 
@@ -116,7 +119,7 @@ class Channel:
             raise ConnectionClosing(FRAME_ERROR, "more content than the header announced", ids=content.PUBLISH)
         if self._parts_bytes == self._body_bytes:
             body = b"".join(self._parts)
-            self._parts, self._parts_bytes = [], 0
+            self._drop_parts()
             self._complete(body)
 
     def _keep_part(self, data: bytes) -> None:
@@ -128,6 +131,17 @@ class Channel:
         elif data:
             self._parts.append(bytearray(data))
         self._parts_bytes += len(data)
+        self.connection.parts_bytes += len(data)
+        if self.connection.parts_bytes > PARTS_BYTES_MAX:
+            raise ConnectionClosing(
+                RESOURCE_ERROR,
+                f"more than {PARTS_BYTES_MAX} bytes of messages that are not whole; send them one after the other",
+                ids=content.PUBLISH,
+            )
+
+    def _drop_parts(self) -> None:
+        self.connection.parts_bytes -= self._parts_bytes
+        self._parts, self._parts_bytes = [], 0
 
     def _out_of_order(self) -> ConnectionClosing:
         """A frame that should not come now."""
@@ -163,7 +177,7 @@ class Channel:
 
     def forget_content(self) -> None:
         self._target = self._prepared = None
-        self._parts, self._parts_bytes = [], 0
+        self._drop_parts()
 
     # -- methods ------------------------------------------------------------------------------------------------------
 

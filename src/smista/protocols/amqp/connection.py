@@ -77,7 +77,9 @@ class AmqpConnection(Holding, asyncio.Protocol):
         self.body_bytes_max = door.settings.body_bytes_max
         self.publisher = Publisher(self)
         self.transacted_bytes = 0
-        """What its channels keep for the commits of their transactions."""
+        """What its channels keep for the commits of their transactions ..."""
+        self.parts_bytes = 0
+        """... and of messages that are not whole yet."""
         self._handshake: Handshake
         self._buffer = b""
         self._has_header = False

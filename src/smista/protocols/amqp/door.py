@@ -44,6 +44,7 @@ class AmqpDoor:
         self.broker = broker
         self.turns = turns or Turns()
         broker.read_routing_with(routing.read_routing)
+        broker.count_in_memory(self.kept_bytes)
         self._loop = asyncio.get_running_loop()
         self.settings = settings or AmqpSettings()
         self.connections: set[AmqpConnection] = set()
@@ -63,6 +64,10 @@ class AmqpDoor:
         from smista.protocols.amqp.connection import AmqpConnection
 
         return AmqpConnection(self)
+
+    def kept_bytes(self) -> int:
+        """What has come in and is not the broker's yet."""
+        return sum(connection.transacted_bytes + connection.parts_bytes for connection in self.connections)
 
     def left(self, connection: AmqpConnection) -> None:
         self.connections.discard(connection)
