@@ -68,6 +68,7 @@ _SIZES: tuple[tuple[ModuleType, str, object], ...] = (
     (smista.engine.looking, "SLICE", 2),
     (smista.engine.publishing, "STEP_BYTES_MAX", 100),
     (smista.engine.running, "FREED_AT_ONCE", 2),
+    (smista.engine.running, "SERVED_AT_ONCE", 2),
     (smista.engine.leaving, "SETTLED_AT_ONCE", 2),
     (smista.engine.leaving, "SLICE", 2),
     (smista.engine.running, "SLICE", 3),

@@ -77,7 +77,7 @@ def alter_queue(state: BrokerState, queue: Queue, settings: QueueSettings, *, no
     schedule_check(queue, now_ms)
     if queue.is_watched:
         # A limit may be gone that held those who wait.
-        state.woken.add(queue)
+        state.woken[queue] = None
     state.journal.queue_declared(queue)
     if is_over(queue):
         state.crowd(queue)
@@ -123,7 +123,7 @@ def pause(state: BrokerState, queue: Queue, *, is_paused: bool) -> None:
     queue.is_paused = is_paused
     state.journal.queue_declared(queue)
     if not is_paused and queue.is_watched:
-        state.woken.add(queue)
+        state.woken[queue] = None
 
 
 def look_after(queue: Queue, now_ms: int) -> None:

@@ -90,7 +90,7 @@ def _queue_due(state: BrokerState, queue: Queue, now_ms: int) -> None:
     has_more = _retire(state, queue, now_ms)
     schedule_check(queue, now_ms)
     if queue.rate is not None and queue.is_watched:
-        state.woken.add(queue)
+        state.woken[queue] = None
     if has_more:
         queue.calendar.remove(queue)
         queue.calendar.add(queue, now_ms, now_ms)

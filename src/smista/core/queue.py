@@ -82,7 +82,7 @@ class Queue:
         settings: QueueSettings,
         created_at_ms: int,
         calendar: Calendar,
-        woken: set[Queue],
+        woken: dict[Queue, None],
     ) -> None:
         self.number = number
         self.namespace = namespace
@@ -175,7 +175,7 @@ class Queue:
             # Nearly every message: nothing to hold back, nothing to time.
             (self.line or self._line()).append(message)
             if self.is_watched:
-                self.woken.add(self)
+                self.woken[self] = None
         else:
             self._index(message, now_ms, is_new=True)
 
@@ -190,7 +190,7 @@ class Queue:
             self.ready.add_all({message.sequence: message for message in messages})
             self._line().extend(messages)
         if self.is_watched:
-            self.woken.add(self)
+            self.woken[self] = None
 
     def restore(self, message: Message) -> None:
         """A message is read from the log in the state it had there."""
@@ -490,7 +490,7 @@ class Queue:
             else:
                 line.put_back(message)
             if self.is_watched:
-                self.woken.add(self)
+                self.woken[self] = None
 
     def _line(self) -> ReadyLine | FairLine:
         if self.line is None:
@@ -507,7 +507,7 @@ class Queue:
 
     def _wake(self) -> None:
         if self.is_watched:
-            self.woken.add(self)
+            self.woken[self] = None
 
     def _rebuild_groups(self) -> None:
         if not self.settings.ordered:

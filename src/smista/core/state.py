@@ -87,7 +87,7 @@ class BrokerState:
         self.next_queue = 1
         self.next_exchange = 1
         self.next_sequence = 1
-        self.woken: set[Queue] = set()
+        self.woken: dict[Queue, None] = {}
         """Queues in which something became ready while somebody was waiting; the engine empties it."""
         self.purged: list[Messages] = []
         """Tables of purged messages whose memory is still to be freed, see `free_purged`."""

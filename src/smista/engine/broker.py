@@ -161,7 +161,7 @@ class Broker(LookingBroker):
             source, consumer, deliver, ended, prefetch=prefetch, priority=priority, lease_ms=lease_ms, pool=pool
         )
         self._consumers.add_subscription(subscription)
-        self._state.woken.add(source)
+        self._state.woken[source] = None
         self._after()
         return subscription
 

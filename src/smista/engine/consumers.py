@@ -287,7 +287,7 @@ class Consumers:
         is_served = not queue.settings.single_active_consumer or watch.active is subscription
         if is_served and subscription.credit > 0:
             watch.line.join(subscription)
-            queue.woken.add(queue)
+            queue.woken[queue] = None
 
     def end(self, queue: Queue, error: BrokerError | None = None) -> None:
         """Everybody who waits on the queue is told that it is over: it was deleted, unless `error` says otherwise."""

@@ -40,14 +40,15 @@ class Dispatcher:
         self.keeper: Keeper
         """Set by the broker: each needs the other."""
 
-    def serve(self, queue: Queue, now_ms: int | None = None) -> None:
-        """Hand out what is ready in a queue to those who wait on it, in their order."""
+    def serve(self, queue: Queue, now_ms: int | None = None) -> int:
+        """Hand out what is ready in a queue to those who wait on it, in their order; returns how many messages."""
         watch = self.consumers.watch(queue)
         if watch is None or watch.is_fetching or queue.is_deleted or self.keeper.failure is not None:
-            return
+            return 0
         if self.consumers.is_held_up(queue):
-            return
+            return 0
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
+        count = 0
         share = max(1, -(-len(queue.ready) // max(1, len(watch.line))))
         while (waiting := watch.line.first()) is not None:
             if (isinstance(waiting, Poll) and waiting.answer.done()) or waiting.credit <= 0:
@@ -66,10 +67,11 @@ class Dispatcher:
             )
             if not messages:
                 if has_more(queue, now_ms):
-                    self._state.woken.add(queue)
+                    self._state.woken[queue] = None
                 if queue.rate is not None and queue.ready:
                     queue.look_at(max(queue.rate.next_at_ms(), now_ms + 1), now_ms)
                 break
+            count += len(messages)
             receipts = self._hold(watch, waiting, messages)
             if not self.keeper.are_at_hand(messages):
                 watch.is_fetching = True
@@ -83,6 +85,7 @@ class Dispatcher:
                 break
             self._hand_over(waiting, self._make(messages, receipts))
         self._after()
+        return count
 
     async def deliveries(self, messages: list[Message]) -> list[Delivery]:
         """The messages as their consumer gets them, bodies and all."""

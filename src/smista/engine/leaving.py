@@ -119,7 +119,7 @@ class LeavingBroker(RunningBroker):
 
         def go_on() -> None:
             self._consumers.go_on([queue.number for queue in held_up])
-            self._state.woken.update(queue for queue in held_up if queue.is_watched and not queue.is_deleted)
+            self._state.woken |= {queue: None for queue in held_up if queue.is_watched and not queue.is_deleted}
             self._after()
 
         return go_on

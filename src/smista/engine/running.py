@@ -40,6 +40,8 @@ STEP_BYTES_MAX = 32 << 20
 blocks of up to 512 MiB."""
 SLICE_S = 0.003
 FREED_AT_ONCE = 2000
+SERVED_AT_ONCE = 2000
+"""So many messages are handed out in one turn of the loop, and looked for in so many queues."""
 BREATH_S = 0.001
 STALL_MS = 1_000
 ERRANDS_S = 1.0
@@ -342,13 +344,21 @@ class RunningBroker:
         if self._is_closed or self._keeper.failure is not None:
             return
         self._keep_limits(self._clock.now_ms())
-        woken = list(self._state.woken)
-        self._state.woken.clear()
-        for queue in woken:
-            if not queue.is_deleted:
-                self._dispatcher.serve(queue)
+        self._serve_woken()
         self._state.free_purged(FREED_AT_ONCE)
         self._after()
+
+    def _serve_woken(self) -> None:
+        """Queues in which something became ready, in the order in which they reported; the rest in the next turn."""
+        woken = self._state.woken
+        count = 0
+        for queue in list(woken):
+            if count >= SERVED_AT_ONCE:
+                break
+            del woken[queue]
+            count += 1
+            if not queue.is_deleted:
+                count += self._dispatcher.serve(queue)
 
     def _arm(self, next_ms: int) -> None:
         if self._timer is not None:
