@@ -21,7 +21,8 @@ endif
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
-run: environment ## start the broker
+run: python ## start the broker; in a new checkout it installs what it needs first
+	@$(PYTHON) -m tools.environment run
 	@echo "A broker with its data in ./data; Ctrl-C stops it. When it listens, in another terminal:"
 	@echo "  $(BIN)/python examples/first_program.py   # a first program"
 	@echo "  $(BIN)/smista --help                      # what can be done from a shell"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import smista
-from tools import lock
+from tools import environment, lock
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -84,3 +84,18 @@ def test_make_run_says_how_to_use_what_it_starts() -> None:
     said = re.findall(r'^echo "  \.venv/bin/(\w+) (\S+) ', recipe, re.MULTILINE)
     assert said == [("python", "examples/first_program.py"), ("smista", "--help")]
     assert (ROOT / "examples/first_program.py").exists()
+
+
+def test_running_needs_what_the_project_depends_on_and_none_of_what_tests_need() -> None:
+    names = set(re.findall(r"^([\w.-]+)==", environment.to_run(LOCK, PROJECT), re.MULTILINE))
+    assert names >= {lock.canonical(line) for line in PROJECT["project"]["dependencies"]}
+    assert names >= {"click", "hatchling", "pyarrow", "pygments"}
+    developing = {lock.canonical(line) for line in PROJECT["dependency-groups"]["dev"]} - {"editables"}
+    assert not names & (developing | {"pyspark", "pandas", "grpcio", "botocore"})
+
+
+def test_a_lock_file_for_running_has_its_hashes() -> None:
+    part = environment.to_run(LOCK, PROJECT)
+    entries = re.findall(r"^[\w.-]+==(?:.*\\\n)*.*\n", part, re.MULTILINE)
+    assert len(entries) > 20
+    assert all("--hash=sha256:" in entry and entry in LOCK for entry in entries)

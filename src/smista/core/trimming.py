@@ -36,7 +36,7 @@ TRIMMED_AT_ONCE = 250
 MADE_ROOM_AT_ONCE = 100
 """How many messages one that enters may push out at once; the rest goes some at a time."""
 
-Serve = Callable[[Queue, int], None]
+Serve = Callable[[Queue, int], object]
 
 
 def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> None:
