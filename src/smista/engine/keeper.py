@@ -127,6 +127,11 @@ class Keeper:
         own_bytes = recorder.resident_bytes + recorder.kept_bytes + self._remembered.bytes
         return own_bytes + sum(held() for held in self.held_elsewhere)
 
+    @property
+    def resident_bytes_left(self) -> int:
+        """How many more bytes of bodies stay in memory; beyond that they are paged out."""
+        return max(0, self._settings.resident_bytes_max - self.recorder.resident_bytes)
+
     # -- durability ---------------------------------------------------------------------------------------------------
 
     def durable(self) -> asyncio.Future[None]:

@@ -59,6 +59,7 @@ class Pressure:
         self._disk_free_bytes_min = disk_free_bytes_min
         self._memory_bytes_max = memory_bytes_max
         self._memory_bytes = memory_bytes
+        self._room_bytes: int | None = None
         self.refusal: ResourceLow | None = None
         """Why publishes are refused just now; None while they are not."""
         self.is_space_wanted = False
@@ -66,10 +67,24 @@ class Pressure:
 
     def look(self, *, free_bytes: int | None, reusable_bytes: int, is_full: bool, is_reserve_spent: bool) -> None:
         """`free_bytes` are those of the disk, None without one; `reusable_bytes` those that the log has to spare."""
-        room_bytes = None if free_bytes is None else free_bytes + reusable_bytes
+        room_bytes = self._room_bytes = None if free_bytes is None else free_bytes + reusable_bytes
         scarce_bytes = self._disk_free_bytes_min + self._disk_free_bytes_min // 4
         self.is_space_wanted = is_full or is_reserve_spent or (room_bytes is not None and room_bytes < scarce_bytes)
         self.refusal = self._judge(room_bytes, is_full=is_full or is_reserve_spent)
+
+    def refusal_for(self, *, memory_bytes: int, disk_bytes: int) -> ResourceLow | None:
+        """Why so much more could not be taken, if it could not."""
+        if self._memory_bytes() + memory_bytes > self._memory_bytes_max:
+            return LowMemory(
+                f"This takes {memory_bytes} bytes of memory, and the broker may hold {self._memory_bytes_max} in all "
+                "by memory_bytes_max; nothing was stored. Publish it in parts, consume what is queued, or raise the limit."
+            )
+        if self._room_bytes is not None and self._room_bytes - disk_bytes < self._disk_free_bytes_min:
+            return LowDisk(
+                f"This takes {disk_bytes} bytes, {self._room_bytes} are free on the disk, and "
+                f"{self._disk_free_bytes_min} have to stay so; nothing was stored. Free some space."
+            )
+        return None
 
     def _judge(self, room_bytes: int | None, *, is_full: bool) -> ResourceLow | None:
         if is_full:

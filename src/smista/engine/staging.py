@@ -18,6 +18,7 @@ from smista.core.queue import Queue
 from smista.core.staging import Commit, Load, Row
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.claiming import ClaimingBroker
+from smista.engine.recorder import KEPT_BYTES, MESSAGE_BYTES
 from smista.engine.running import SLICE_S, STEP_BYTES_MAX
 
 STAGED_AT_ONCE = 1_000
@@ -56,9 +57,21 @@ class StagingBroker(ClaimingBroker):
         for name, load in loads.items():
             queue: Queue = self._state.queue(name, commit.namespace)
             staging.check_load(self._state, queue, load)
+        self._check_room(list(loads.values()))
         commit.at_ms = now_ms
         staging.begin(self._state, commit)
         await self._done_durably()
+
+    def _check_room(self, loads: Sequence[Load]) -> None:
+        """Later nothing of it can be refused."""
+        rows = sum(load.rows for load in loads)
+        body_bytes = sum(load.body_bytes for load in loads)
+        refusal = self._keeper.pressure.refusal_for(
+            memory_bytes=rows * KEPT_BYTES + min(body_bytes, self._keeper.resident_bytes_left),
+            disk_bytes=rows * MESSAGE_BYTES + body_bytes,
+        )
+        if refusal is not None:
+            raise refusal
 
     async def publish_staged(self, commit: Commit, rows: Sequence[Row]) -> None:
         """Publish the next rows of a commit, some at a time, each time in one step with the note of it."""

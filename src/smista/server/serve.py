@@ -77,6 +77,8 @@ class Server:
             staged_folder=None if settings.memory else Path(settings.data) / "staged",
             staged_bytes_max=settings.staged_bytes_max,
             staged_expires_ms=settings.staged_expires_ms,
+            staged_total_bytes_max=settings.staged_total_bytes_max,
+            disk_free_bytes_min=settings.disk_free_bytes_min,
         )
         self._turns = Turns()
         self._door.sqs = self._sqs = SqsDoor(lambda: self._door.broker, self._sqs_settings())

@@ -56,6 +56,8 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     """The longest body of a request; a longer one is answered 413, before it is read if it says its length."""
     staged_bytes_max: int = 1024 * MIB
     """The longest stream of Arrow that is staged at once; a longer one is answered 413."""
+    staged_total_bytes_max: int = 8192 * MIB
+    """What may be staged by everybody together; more is answered 507 until something is committed or discarded."""
     staged_expires_ms: int = 3_600_000
     """What was staged and nobody has committed after this long is discarded."""
     header_timeout_s: float = 10.0
@@ -115,6 +117,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "header_bytes_max": (256, MIB),
     "request_bytes_max": (KIB, 1 << 31),
     "staged_bytes_max": (KIB, 1 << 40),
+    "staged_total_bytes_max": (KIB, 1 << 50),
     "staged_expires_ms": (1, 1 << 52),
     "header_timeout_s": _TIMEOUT,
     "body_timeout_s": _TIMEOUT,

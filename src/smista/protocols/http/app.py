@@ -108,10 +108,18 @@ class HttpDoor:
         staged_folder: Path | None = None,
         staged_bytes_max: int = 1 << 30,
         staged_expires_ms: int = 3_600_000,
+        staged_total_bytes_max: int = 8 << 30,
+        disk_free_bytes_min: int = 0,
     ) -> None:
         """`log_reader` reads the broker's log in bulk; without, it is as with a log in memory."""
         self.log_reader = log_reader or LogReader(None)
-        self.staging = Staging(self._ready, staged_folder, expires_ms=staged_expires_ms)
+        self.staging = Staging(
+            self._ready,
+            staged_folder,
+            expires_ms=staged_expires_ms,
+            total_bytes_max=staged_total_bytes_max,
+            disk_free_bytes_min=disk_free_bytes_min,
+        )
         self._staged_bytes_max = staged_bytes_max
         self.broker: Broker | None = None
         self._draining = asyncio.Event()

@@ -104,15 +104,17 @@ class StagedFiles:
             return count  # the job has other batches
         return count
 
-    def batches(self) -> list[tuple[str, str, float]]:
-        """Job, batch and age in seconds, since something was last staged, of all that is there."""
+    def batches(self) -> list[tuple[str, str, float, int]]:
+        """Job, batch, age in seconds since something was last staged, and bytes, of all that is there."""
         found = []
         for folder in self.folder.glob("job-*/batch-*"):
             try:
                 age_s = time.time() - folder.stat().st_mtime
+                size = sum(file.stat().st_size - HEAD_BYTES for file in folder.iterdir())
             except FileNotFoundError:
                 continue
-            found.append((folder.parent.name.removeprefix("job-"), folder.name.removeprefix("batch-"), age_s))
+            job, batch = folder.parent.name.removeprefix("job-"), folder.name.removeprefix("batch-")
+            found.append((job, batch, age_s, size))
         return found
 
 

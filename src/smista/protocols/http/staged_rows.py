@@ -34,6 +34,10 @@ from smista.protocols.http.errors import InvalidRequest, RequestTooLarge
 from smista.protocols.http.staged_sizes import unpacked_bytes
 from smista.protocols.properties import Properties
 
+BATCH_BYTES_MAX = 256 << 20
+"""Of one batch of rows in a stream: it is in memory as a whole."""
+ROWS_MAX = 10_000_000
+"""Of one stream: rows of nothing take next to no room in it, and 400 bytes each when they are published."""
 BODIES = ("body", "value")
 TEXTS = ("id", "routing_key", "group", "content_type")
 NUMBERS = {"priority": PRIORITY_MAX, "delay_ms": FOREVER_MS, "ttl_ms": FOREVER_MS, "max_retries": RETRIES_MAX}
@@ -56,6 +60,8 @@ def survey(path: Path, offset: int, bytes_max: int) -> Load:
         lengths = pyarrow.compute.binary_length(bodies)
         longest = pyarrow.compute.max(lengths).as_py() or 0
         priority = pyarrow.compute.max(batch.column("priority")).as_py() if "priority" in batch.schema.names else 0
+        if load.rows + batch.num_rows > ROWS_MAX:
+            raise RequestTooLarge(f"The stream has more than {ROWS_MAX} rows; stage it in parts.")
         load.add(Load(batch.num_rows, pyarrow.compute.sum(lengths).as_py() or 0, longest, priority or 0))
     return load
 
@@ -89,7 +95,13 @@ def _batches(pyarrow: Any, path: Path, offset: int, bytes_max: int | None = None
             for message in messages:
                 if message.type != "record batch":
                     raise ValueError(f"a {message.type} stands where a batch of rows should")
-                size += unpacked_bytes(message.metadata.to_pybytes(), memoryview(message.body))
+                batch_bytes = unpacked_bytes(message.metadata.to_pybytes(), memoryview(message.body))
+                size += batch_bytes
+                if bytes_max is not None and batch_bytes > BATCH_BYTES_MAX:
+                    raise RequestTooLarge(
+                        f"A batch of rows takes {batch_bytes} bytes when it is decompressed, and {BATCH_BYTES_MAX} is "
+                        "the most; write smaller batches."
+                    )
                 if bytes_max is not None and size > bytes_max:
                     raise RequestTooLarge(
                         f"The stream is over {bytes_max} bytes when it is decompressed; stage it in parts, or raise "

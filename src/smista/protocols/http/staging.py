@@ -28,11 +28,14 @@ from smista.errors import BrokerError
 from smista.protocols.http import arrow, staged_rows
 from smista.protocols.http.errors import InvalidRequest, StageBusy, StageDamaged, StageNotFound
 from smista.protocols.http.staged_files import HEAD_BYTES, Stage, StagedFiles, StageWriter, check_name
+from smista.protocols.http.staged_room import StagedRoom
 
 logger = logging.getLogger("smista.http")
 
 WRITE_BYTES = 1 << 20
 SWEEP_S = 60.0
+SURVEYED_AT_ONCE = 2
+"""Each may take as much memory as a batch of rows has when it is decompressed."""
 
 
 class Committed(NamedTuple):
@@ -43,9 +46,19 @@ class Committed(NamedTuple):
 
 
 class Staging:
-    def __init__(self, broker: Callable[[], Broker], folder: Path | None, *, expires_ms: int = 3_600_000) -> None:
+    def __init__(
+        self,
+        broker: Callable[[], Broker],
+        folder: Path | None,
+        *,
+        expires_ms: int = 3_600_000,
+        total_bytes_max: int = 8 << 30,
+        disk_free_bytes_min: int = 0,
+    ) -> None:
         """`folder` None: a temporary one, for a broker that keeps nothing."""
         self._broker = broker
+        self._room = StagedRoom(bytes_max=total_bytes_max, disk_free_bytes_min=disk_free_bytes_min)
+        self._surveying = asyncio.Semaphore(SURVEYED_AT_ONCE)
         self._folder = folder
         self._expires_ms = expires_ms
         self._files: StagedFiles | None = None
@@ -105,19 +118,23 @@ class Staging:
 
     async def _stage(self, stage: Stage, chunks: AsyncIterator[bytes], bytes_max: int) -> Load:
         writer = await asyncio.to_thread(StageWriter, self.files, stage)
+        key = (stage.job, stage.batch)
+        taken_bytes = 0
         try:
-            pending: list[bytes] = []
-            pending_bytes = 0
-            async for chunk in chunks:
-                pending.append(chunk)
-                pending_bytes += len(chunk)
-                if pending_bytes >= WRITE_BYTES:
-                    await asyncio.to_thread(writer.write, b"".join(pending))
-                    pending, pending_bytes = [], 0
-            return await asyncio.to_thread(_finish, writer, b"".join(pending), bytes_max)
+            async for data in _joined(chunks):
+                self._room.take(key, len(data))
+                taken_bytes += len(data)
+                await asyncio.to_thread(self._write, writer, data)
+            async with self._surveying:
+                return await asyncio.to_thread(_finish, writer, bytes_max)
         except BaseException:
             writer.abort()
+            self._room.give_back(key, taken_bytes)
             raise
+
+    def _write(self, writer: StageWriter, data: bytes) -> None:
+        self._room.check_disk(writer.part.parent)
+        writer.write(data)
 
     async def discard(self, job: str, batch: str) -> int:
         """Remove what was staged for a batch; returns how many parts that were."""
@@ -132,9 +149,13 @@ class Staging:
         if key not in self._discarding:
             # A task of its own: who asked may be gone before the files are.
             removing = asyncio.create_task(asyncio.to_thread(self.files.discard, job, batch))
-            removing.add_done_callback(lambda _: self._discarding.pop(key))
+            removing.add_done_callback(lambda _: self._discarded(key))
             self._discarding[key] = removing
         return await asyncio.shield(self._discarding[key])
+
+    def _discarded(self, key: tuple[str, str]) -> None:
+        del self._discarding[key]
+        self._room.discarded(key)
 
     def _check_free(self, job: str, batch: str) -> None:
         commit = self._broker().find_commit(job, batch)
@@ -247,7 +268,9 @@ class Staging:
 
     async def sweep(self) -> None:
         """Discard what nobody has committed in time."""
-        for job, batch, age_s in await asyncio.to_thread(self.files.batches):
+        found = await asyncio.to_thread(self.files.batches)
+        self._room.found(((job, batch), size) for job, batch, _, size in found if (job, batch) not in self._staging)
+        for job, batch, age_s, _ in found:
             if age_s * 1000 >= self._expires_ms and (job, batch) not in self._staging:
                 with contextlib.suppress(StageBusy, InvalidRequest):
                     await self.discard(job, batch)
@@ -261,8 +284,21 @@ async def _ahead(slices: Iterator[list[Row]]) -> AsyncIterator[list[Row]]:
         yield rows
 
 
-def _finish(writer: StageWriter, rest: bytes, bytes_max: int) -> Load:
-    writer.write(rest)
+async def _joined(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The chunks, put together to what is worth a call into a thread."""
+    pending: list[bytes] = []
+    pending_bytes = 0
+    async for chunk in chunks:
+        pending.append(chunk)
+        pending_bytes += len(chunk)
+        if pending_bytes >= WRITE_BYTES:
+            yield b"".join(pending)
+            pending, pending_bytes = [], 0
+    if pending:
+        yield b"".join(pending)
+
+
+def _finish(writer: StageWriter, bytes_max: int) -> Load:
     writer.flush()
     load = staged_rows.survey(writer.part, HEAD_BYTES, bytes_max)
     writer.finish(load)
