@@ -12,6 +12,7 @@ import pytest
 from smista.core.message import Envelope, Publication
 from smista.core.settings import Overflow, QueueSettings
 from smista.engine import Broker, BrokerSettings
+from smista.engine.recorder import Recorder
 from smista.errors import BrokerClosed, BrokerStopped, LowDisk, LowMemory, OutcomeUnknown
 from smista.log import MemoryLog, SqliteLog
 from smista.log.errors import LogLocked
@@ -287,6 +288,26 @@ async def test_what_stands_beside_bodies_counts_in_memory_too() -> None:
     async with await Broker.open(MemoryLog(), settings) as broker:
         await fill(broker, lambda number: Envelope(b"\x01" + b"h" * 10_000))
         await fill(broker, lambda number: Envelope(deduplication_id=f"{number}" + "i" * 1_000))
+
+
+async def test_a_block_for_which_there_is_no_memory_stops_the_broker_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_memory(recorder: Recorder, written_at_ms: int) -> bytes:
+        raise MemoryError
+
+    broker = await Broker.open(MemoryLog(), SETTINGS)
+    await broker.declare_queue("orders")
+    monkeypatch.setattr(Recorder, "seal", no_memory)
+    publishing = [asyncio.create_task(broker.publish("orders", [Publication(b"x")])) for _ in range(3)]
+    async with patience():
+        outcomes = await asyncio.gather(*publishing, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown] * 3
+    assert isinstance(broker.failure, MemoryError)
+    with pytest.raises(BrokerStopped):
+        await broker.publish("orders", [Publication(b"y")])
+    async with patience():
+        await broker.close()
 
 
 async def test_closing_with_a_full_disk_ends_and_says_that_the_outcome_is_unknown() -> None:

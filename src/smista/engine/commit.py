@@ -95,6 +95,11 @@ class Committer:
             self._waiters.append((position, future))
         return future
 
+    def fail(self, error: BaseException) -> None:
+        """A block cannot be written, nor anything after it: to whom waits, the outcome is unknown."""
+        if self._failure is None:
+            self._failed(error)
+
     def stop_waiting_for_room(self) -> None:
         """A block that finds the disk full fails from now on instead of being tried again."""
         self._has_stopped.set()

@@ -295,7 +295,12 @@ class Keeper:
             self._lazy_timer = None
         position = self.recorder.position
         now_ms = self._clock.now_ms()
-        block = self.recorder.seal(now_ms)
+        try:
+            block = self.recorder.seal(now_ms)
+        except MemoryError as error:
+            # What was done cannot be written: all who wait for it have to hear that, not only whoever called.
+            self._committer.fail(error)
+            return
         self._paging.block_sealed(position)
         self._reclaimer.block_written(position, len(block), now_ms)
         self._committer.submit(position, block)

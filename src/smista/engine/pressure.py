@@ -77,7 +77,7 @@ class Pressure:
         if self._memory_bytes() + memory_bytes > self._memory_bytes_max:
             return LowMemory(
                 f"This takes {memory_bytes} bytes of memory, and the broker may hold {self._memory_bytes_max} in all "
-                "by memory_bytes_max; nothing was stored. Publish it in parts, consume what is queued, or raise the limit."
+                "by memory_bytes_max; nothing was stored. Publish less at once, consume some, or raise the limit."
             )
         if self._room_bytes is not None and self._room_bytes - disk_bytes < self._disk_free_bytes_min:
             return LowDisk(
