@@ -112,6 +112,23 @@ def test_variables_of_others_are_left_alone(name: str) -> None:
     assert load({}, {name: "x"}, None) == ServerSettings()
 
 
+@pytest.mark.parametrize("service", ["SMISTA", "SMISTA_AMQP", "SMISTA_HTTP"])
+def test_what_kubernetes_tells_of_services_is_no_setting(service: str) -> None:
+    told = {
+        f"{service}_SERVICE_HOST": "10.0.0.1",
+        f"{service}_SERVICE_PORT": "5672",
+        f"{service}_SERVICE_PORT_AMQP": "5672",
+        f"{service}_PORT": "tcp://10.0.0.1:5672",
+        f"{service}_PORT_5672_TCP": "tcp://10.0.0.1:5672",
+        f"{service}_PORT_5672_TCP_PROTO": "tcp",
+        f"{service}_PORT_5672_TCP_PORT": "5672",
+        f"{service}_PORT_5672_TCP_ADDR": "10.0.0.1",
+    }
+    assert load({}, told, None) == ServerSettings()
+    assert load({}, {**told, "SMISTA_CONNECTIONS_MAX": "7"}, None).connections_max == 7
+    assert refusal({}, {"SMISTA_PORT": "5672"}).startswith("The variable SMISTA_PORT is not a setting; ")
+
+
 def test_an_unknown_name_is_refused_with_those_it_resembles(file: Path) -> None:
     assert refusal({}, {"SMISTA_HTTP_PROT": "1"}) == (
         "The variable SMISTA_HTTP_PROT is not a setting; did you mean SMISTA_HTTP_PORT?"

@@ -25,6 +25,12 @@ PREFIX = "SMISTA_"
 NOT_SETTINGS = frozenset({"SMISTA_CONFIG", "SMISTA_LONG", "SMISTA_URL"})
 """Variables that look like a setting's and are none: where the file is, a switch of our tests, a client's address."""
 TEST_PREFIX = "SMISTA_TEST_"
+_OF_KUBERNETES = re.compile(
+    r"SMISTA_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+_ADDRESS_OF_KUBERNETES = re.compile(r"(tcp|udp|sctp)://")
+"""Kubernetes tells every container of a service named smista, or smista-amqp, where it is: by such variables, and by
+SMISTA_PORT=tcp://10.0.0.1:5672, which may have the very name of a setting."""
 
 
 class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -217,6 +223,8 @@ def _from_variables(environ: Mapping[str, str]) -> Iterator[_Given]:
     settings = {variable(name): name for name in _FIELDS}
     for written, value in sorted(environ.items()):
         if not written.startswith(PREFIX) or written.startswith(TEST_PREFIX) or written in NOT_SETTINGS:
+            continue
+        if _OF_KUBERNETES.fullmatch(written) or (written.endswith("_PORT") and _ADDRESS_OF_KUBERNETES.match(value)):
             continue
         if written not in settings:
             raise _unknown(f"The variable {written}", written.removeprefix(PREFIX).lower(), spell=variable)
