@@ -168,3 +168,13 @@ def test_without_a_standard_output_nothing_is_taken(
     assert "Traceback" not in done.stderr
     stats = smista("stats", queue, "--json").json
     assert (stats["ready"], stats["released_total"], stats["acked_total"]) == (1, 0, 0)
+
+
+def test_a_paused_queue_says_so(smista: Smista, queue: str) -> None:
+    smista("put", queue, "x")
+    smista("pause", queue)
+    done = smista("get", queue)
+    assert done.code == 4
+    assert f"Queue {queue} is paused and hands out nothing; go on by `smista resume {queue}`." in done.err
+    smista("resume", queue)
+    assert smista("get", queue).code == 0

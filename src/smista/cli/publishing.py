@@ -37,7 +37,8 @@ class Input(OptionGroup):
         list[str] | None,
         typer.Argument(
             metavar="BODY",
-            help="The bodies, as text unless --format says JSON; without any, lines of --file or standard input.",
+            help="The bodies. A JSON object or array is stored as JSON, all else as text, unless --format says "
+            "otherwise. Without any, lines of --file or standard input.",
         ),
     ] = None
     file: Annotated[
@@ -61,7 +62,7 @@ class Input(OptionGroup):
 
     async def read(self) -> AsyncIterator[sources.Body]:
         if self.bodies:
-            for body in sources.from_arguments(self.bodies, self.format or "lines"):
+            for body in sources.from_arguments(self.bodies, self.format):
                 yield body
             return
         path = self.file or "-"
@@ -244,6 +245,8 @@ async def publish(
 ) -> None:
     """Publish messages to an exchange, which sends them to queues."""
     source.check()
+    # Also where there is nothing to publish: whoever misspelt it shall hear that.
+    await client.route(exchange, routing_key)
     properties = options.properties()
     number = lost = 0
     async for body in _counted(source.read()):

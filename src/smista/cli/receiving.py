@@ -77,6 +77,8 @@ async def get(
             raise
         if is_acked:
             await asyncio.gather(*(delivery.ack() for delivery in batch))
+    if not found and (await client.stats(queue)).is_paused:
+        raise output.nothing(f"Queue {queue} is paused and hands out nothing; go on by `smista resume {queue}`.")
     if not found:
         raise output.nothing(f"Queue {queue} has no message that is ready.")
 

@@ -38,10 +38,24 @@ def format_of(path: str) -> Format:
     return _BY_SUFFIX.get(Path(path.removesuffix(".gz")).suffix.lower(), "lines")
 
 
-def from_arguments(arguments: list[str], format: Format) -> Iterator[Body]:
+def from_arguments(arguments: list[str], format: Format | None) -> Iterator[Body]:
+    """`format` None: JSON where it can be nothing else, an object or an array."""
     for number, argument in enumerate(arguments, start=1):
         body = os.fsencode(argument)
-        yield _json(body, f"Body {number}") if format in ("jsonl", "json") else body
+        if format in ("jsonl", "json"):
+            yield _json(body, f"Body {number}")
+        else:
+            yield msgspec.Raw(body) if format is None and _is_json_structure(body) else body
+
+
+def _is_json_structure(text: bytes) -> bool:
+    if text.strip()[:1] not in (b"{", b"["):
+        return False
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 async def from_file(path: str, format: Format) -> AsyncIterator[Body]:
