@@ -21,6 +21,7 @@ EXERCISED = {
     "browse": "test_looking.py::test_browse_can_be_narrowed",
     "declare": "test_queues.py::test_declare_tells_whether_the_queue_is_new",
     "delete": "test_queues.py::test_delete_takes_the_messages_along",
+    "delete-message": "test_receiving.py::test_messages_are_deleted_by_their_ids",
     "demo": "test_demo.py::test_it_tells_the_story_and_leaves_nothing_behind",
     "dlq list": "test_dead_letters.py::test_list_shows_why_where_and_how_often",
     "dlq purge": "test_dead_letters.py::test_purge_throws_them_away",

@@ -178,3 +178,14 @@ def test_a_paused_queue_says_so(smista: Smista, queue: str) -> None:
     assert f"Queue {queue} is paused and hands out nothing; go on by `smista resume {queue}`." in done.err
     smista("resume", queue)
     assert smista("get", queue).code == 0
+
+
+def test_messages_are_deleted_by_their_ids(smista: Smista, queue: str) -> None:
+    smista("put", queue, "a", "b", "c")
+    first, second, third = (each["message_id"] for each in smista("browse", queue, "--json").lines)
+    done = smista("delete-message", queue, first, third, "--json")
+    assert (done.code, done.json["deleted"]) == (0, 2)
+    assert [each["message_id"] for each in smista("browse", queue, "--json").lines] == [second]
+    done = smista("delete-message", queue, first)
+    assert done.code == 1
+    assert "[message_not_found]" in done.err

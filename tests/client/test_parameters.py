@@ -31,6 +31,7 @@ CALLS = {
     "queue.create": ["create_queue"],
     "queue.declare": ["declare_queue"],
     "queue.delete": ["delete_queue"],
+    "queue.delete_message": ["delete_message"],
     "queue.extend": ["extend", "extend_message"],
     "queue.get": ["get"],
     "queue.list": ["queues", "all_stats"],

@@ -291,6 +291,33 @@ async def test_scheduled_messages_can_be_moved_and_cancelled(orders: Bench) -> N
             await orders.broker.reschedule("orders", message_id, 0)
 
 
+async def test_a_message_can_be_deleted_in_whatever_state_it_is(orders: Bench) -> None:
+    [scheduled] = await orders.publish(b"scheduled", delay_ms=60_000)
+    held, dead, ready = await orders.publish(b"held", b"dead", b"ready")
+    holding = await orders.receive_one()
+    await orders.reject(await orders.receive_one())
+    assert orders.counts() == (1, 1, 1, 1)
+    for message in (scheduled, held, dead, ready):
+        await orders.broker.delete_message("orders", message.id)
+        with pytest.raises(MessageNotFound):
+            await orders.broker.delete_message("orders", message.id)
+    assert orders.counts() == (0, 0, 0, 0)
+    [outcome] = await orders.broker.acknowledge([holding.receipt])
+    assert isinstance(outcome, StaleReceipt)
+
+
+async def test_a_deleted_message_frees_its_consumer_and_its_group(orders: Bench) -> None:
+    await orders.broker.declare_queue("ordered", QueueSettings(ordered=True))
+    consumer = Consumer()
+    orders.broker.subscribe("ordered", consumer.deliver, prefetch=1)
+    publications = [Publication(body, Envelope(group="g")) for body in (b"first", b"second")]
+    [first, _] = await orders.broker.publish("ordered", publications)
+    await until(lambda: len(consumer.deliveries) == 1)
+    assert isinstance(first, Published)
+    await orders.broker.delete_message("ordered", first.id)
+    await until(lambda: consumer.bodies == [b"first", b"second"])
+
+
 async def test_an_instant_may_be_named_instead_of_a_delay(orders: Bench) -> None:
     at_ms = orders.broker.now_ms() + SHORT_MS
     await orders.broker.publish("orders", [Publication(b"x", deliver_at_ms=at_ms)])

@@ -180,6 +180,13 @@ def reschedule(world: World, draw: random.Random) -> None:
         due_at_ms = world.now_ms + draw.choice((-16, *TIMES_MS))
         world.note(f"reschedule {message.number} of {queue} to {due_at_ms}")
         world.call("reschedule", world.broker.reschedule(queue, name, due_at_ms))
+    elif draw.random() < 0.5:
+        world.note(f"delete {message.number} of {queue}")
+        world.call(
+            "delete a message",
+            world.broker.delete_message(queue, name),
+            finally_=_intent(queue, world.ledger.discarding),
+        )
     else:
         world.note(f"cancel scheduled {message.number} of {queue}")
         world.call(

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from smista.cli import messages, sources
-from smista.cli.arguments import Delay, Lease, Queue
+from smista.cli.arguments import Delay, Lease, MessageIds, Queue
 from smista.cli.completion import queue_names
 from smista.cli.connected import client_command
 from smista.cli.durations import duration_ms
@@ -249,3 +249,14 @@ async def _in_batches(names: AsyncIterator[str]) -> AsyncIterator[list[str]]:
             batch = []
     if batch:
         yield batch
+
+
+@client_command(commands)
+async def delete_message(client: AsyncClient, output: Output, queue: Queue, message_ids: MessageIds) -> None:
+    """Remove messages by their ids, in whatever state they are.
+
+    Also one that a consumer holds: when it is done with it, it finds that the message is gone.
+    """
+    for message_id in message_ids:
+        await client.delete_message(queue, message_id)
+    output.say(f"Deleted {count(len(message_ids), 'message')}.", queue=queue, deleted=len(message_ids))

@@ -109,6 +109,10 @@ class LookingCalls(Calls):
             delay_ms=delay_ms,
         )
 
+    async def delete_message(self, queue: str, message_id: str) -> None:
+        """Remove one message, in whatever state it is; who holds it finds its receipt to be stale."""
+        await self._ask("queue.delete_message", Done, queue=queue, message_id=message_id)
+
     async def cancel_scheduled(self, queue: str, message_id: str) -> None:
         """Remove a message whose time has not come."""
         await self._ask("scheduled.cancel", Done, queue=queue, message_id=message_id)

@@ -228,6 +228,7 @@ class Client:
     scheduled = _paged(AsyncClient.scheduled)
     reschedule = _waited(AsyncClient.reschedule)
     cancel_scheduled = _waited(AsyncClient.cancel_scheduled)
+    delete_message = _waited(AsyncClient.delete_message)
 
     declare_exchange = _waited(AsyncClient.declare_exchange)
     delete_exchange = _waited(AsyncClient.delete_exchange)

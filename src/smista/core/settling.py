@@ -225,6 +225,11 @@ def cancel(state: BrokerState, queue: Queue, sequence: int, *, now_ms: int) -> N
     discard(state, queue, _scheduled(queue, sequence), Reason.CANCELLED, now_ms=now_ms)
 
 
+def delete(state: BrokerState, queue: Queue, message: Message, *, now_ms: int) -> None:
+    """Remove a message, in whatever state it is. Whoever holds it finds its receipt to be stale."""
+    discard(state, queue, message, Reason.CANCELLED, now_ms=now_ms)
+
+
 def _scheduled(queue: Queue, sequence: int) -> Message:
     message = queue.scheduled.get(sequence)
     if message is None:

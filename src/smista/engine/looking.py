@@ -164,10 +164,23 @@ class LookingBroker(PublishingBroker):
         settling.cancel(self._state, source, self._sequence(source, message_id), now_ms=now_ms)
         await self._done_durably()
 
+    # -- one message --------------------------------------------------------------------------------------------------
+
+    async def delete_message(self, queue: str, message_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Remove one message in whatever state it is: also one that a consumer holds, whose receipt is stale then."""
+        now_ms = self._enter()
+        source = self._state.queue(queue, namespace)
+        settling.delete(self._state, source, self._find(source, message_id), now_ms=now_ms)
+        await self._done_durably()
+
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _sequence(self, queue: Queue, message_id: str) -> int:
-        """Where the message with this id stands in the queue: under its number, unless it has moved.
+        """Where the message with this id stands in the queue."""
+        return self._find(queue, message_id).sequence
+
+    def _find(self, queue: Queue, message_id: str) -> Message:
+        """The message with this id: it stands in the queue under its number, unless it has moved.
 
         The time in the id tells it from a message that a crash made us forget and whose number was used again.
         """
@@ -176,7 +189,7 @@ class LookingBroker(PublishingBroker):
         message = queue.find(number if moved is None else moved.sequence)
         if message is None or message.created_at_ms != created_at_ms:
             raise _not_found(queue, message_id)
-        return message.sequence
+        return message
 
     async def _copies(self, messages: list[Message], *, with_bodies: bool = True) -> list[Message]:
         """Copies that stay as they are, for somebody to look at; without bodies they have those that are in memory.

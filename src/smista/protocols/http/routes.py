@@ -52,6 +52,7 @@ ROUTES = (
     Route("POST", f"{_QUEUE}/batches", "queue.publish_batch", "fields"),
     Route("GET", f"{_QUEUE}/messages", "queue.browse"),
     Route("GET", _MESSAGE, "queue.get"),
+    Route("DELETE", _MESSAGE, "queue.delete_message"),
     Route("POST", f"{_MESSAGE}/ack", "queue.ack", "fields"),
     Route("POST", f"{_MESSAGE}/nack", "queue.nack", "fields"),
     Route("POST", f"{_MESSAGE}/release", "queue.release", "fields"),

@@ -11,7 +11,16 @@ from msgspec import UNSET, UnsetType
 from smista.core.errors import InvalidArgument
 from smista.engine import Delivery, Receipt
 from smista.errors import BrokerError
-from smista.protocols.http.commands.base import Choice, Command, Door, Milliseconds, Name, Seconds, command
+from smista.protocols.http.commands.base import (
+    Choice,
+    Command,
+    Door,
+    Milliseconds,
+    Name,
+    Seconds,
+    Success,
+    command,
+)
 from smista.protocols.http.errors import ErrorBody, InvalidRequest, error_body
 from smista.protocols.http.messages import MessageView, show_delivery
 
@@ -226,3 +235,18 @@ class Extend(Settle, kw_only=True):
     async def run(self, door: Door) -> Settled:
         named = self.named(door)
         return self.settled(named, await door.broker.extend(readable(named), self.lease_ms))
+
+
+@command
+class DeleteMessage(Command):
+    """Remove one message by its id, in whatever state it is; whoever holds it finds its receipt to be stale."""
+
+    name: ClassVar[str] = "queue.delete_message"
+    answer: ClassVar[Any] = Success
+
+    queue: Name
+    message_id: str
+
+    async def run(self, door: Door) -> Success:
+        await door.broker.delete_message(self.queue, self.message_id, namespace=self.namespace)
+        return Success()
