@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from tests.crash.bulk_ledger import BulkLedger
-from tests.protocols.http.arrow_reader import stream, table
+from tests.protocols.http.arrow_reader import STREAM, stream, table
 from tests.protocols.http.caller import Answer, Caller
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S, eventually
@@ -88,6 +88,10 @@ def answered(answer: Answer) -> Any:
     return answer.value
 
 
+def stage(caller: Caller, path: str, data: bytes) -> Any:
+    return answered(caller.send("PUT", path, data, content_type=STREAM))
+
+
 class Committer(Steady):
     batch = 0
 
@@ -99,7 +103,7 @@ class Committer(Steady):
             part = [b"%d/%d/%d " % (self.batch, partition, place) + b"x" * 200 for place in range(ROWS)]
             data = stream(pa.record_batch({"body": part}))
             path = f"/v1/staged/job/{batch}/{partition}/0"
-            self.again(lambda caller, path=path, data=data: answered(caller.send("PUT", path, data)))  # type: ignore[misc]
+            self.again(lambda caller, path=path, data=data: stage(caller, path, data))  # type: ignore[misc]
             rows += part
         self.ledger.committing(rows)
         done = self.again(lambda caller: self.commit(caller, batch))
@@ -229,7 +233,7 @@ def test_a_commit_that_was_cut_off_is_rolled_forward_without_anybody_asking(tmp_
         count = 30_000
         with Caller(server.address) as caller, Caller(server.address) as other:
             data = stream(pa.record_batch({"body": [b"%d " % batch + b"x" * 100] * count}))
-            answered(caller.send("PUT", f"/v1/staged/job/{batch}/0/0", data))
+            stage(caller, f"/v1/staged/job/{batch}/0/0", data)
             payload = {"job": "job", "batch": str(batch), "queue": QUEUE, "parts": [[0, 0]]}
             other.start_command("staged.commit", payload)
             while (depth := caller.stats(QUEUE)["ready"]) == expected:

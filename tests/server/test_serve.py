@@ -23,6 +23,8 @@ from tests.protocols.http.caller import Caller, tracebacks
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S, eventually
 
+COMMAND_HEAD = b"POST /v1/command HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
@@ -161,7 +163,7 @@ def test_flags_win_over_variables_and_those_over_the_file(tmp_path: Path) -> Non
     line = next(line for line in run.process.stdout if line.startswith("http"))
     address = ("127.0.0.1", int(line.rpartition(":")[2]))
     with Caller(address) as http:
-        refusal = http.send("POST", "/v1/command", content_length="2001").refusal
+        refusal = http.send("POST", "/v1/command", content_length="2001", content_type="application/json").refusal
         assert (refusal.status, "over 2000 bytes" in refusal.message) == (413, True)
         http.close()
         refusal = http.send("GET", "/healthz", x_long="x" * 1000).refusal
@@ -275,7 +277,10 @@ def test_a_request_under_way_is_finished_and_what_it_published_is_kept(
         queue = http.new_queue()
     body = json.dumps({"command": "queue.publish", "payload": {"queue": queue, "message": "last"}}).encode()
     with socket.create_connection(server.address, timeout=PATIENCE_S) as connection:
-        head = f"POST /v1/command HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        head = (
+            "POST /v1/command HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        ).encode()
         connection.sendall(head + body[:10])
         # Its head has been read when a request behind it on another connection is answered.
         with Caller(server.address) as http:
@@ -337,7 +342,7 @@ def test_what_a_stream_held_is_back_after_a_restart(server: ServerProcess, resta
 
 def test_new_connections_are_not_taken_while_it_stops(server: ServerProcess) -> None:
     with socket.create_connection(server.address, timeout=PATIENCE_S) as slow:
-        slow.sendall(b"POST /v1/command HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        slow.sendall(COMMAND_HEAD + b"Content-Length: 10\r\n\r\n{")
         with Caller(server.address) as http:
             http.send("GET", "/healthz")
         server.signal(signal.SIGTERM)
@@ -359,7 +364,7 @@ def test_a_second_signal_stops_it_at_once(server: ServerProcess, restarted: Call
         queue = http.new_queue()
         http.publish(queue, "confirmed")
     with socket.create_connection(server.address, timeout=PATIENCE_S) as slow:
-        slow.sendall(b"POST /v1/command HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n{")
+        slow.sendall(COMMAND_HEAD + b"Content-Length: 10000000\r\n\r\n{")
         with Caller(server.address) as http:
             http.send("GET", "/healthz")
         server.signal(signal.SIGTERM)
@@ -393,7 +398,7 @@ def test_a_request_that_takes_too_long_does_not_hold_it_up_for_ever(tmp_path: Pa
         ServerProcess(tmp_path / "data", "--drain-timeout-s", "0.1") as server,
         socket.create_connection(server.address, timeout=PATIENCE_S) as slow,
     ):
-        slow.sendall(b"POST /v1/command HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        slow.sendall(COMMAND_HEAD + b"Content-Length: 10\r\n\r\n{")
         with Caller(server.address) as http:
             http.send("GET", "/healthz")
         assert server.stop() == 0
@@ -407,7 +412,7 @@ def test_a_request_that_is_never_complete_does_not_hold_it_up(tmp_path: Path) ->
         ServerProcess(tmp_path / "data", "--drain-timeout-s", "600", "--body-timeout-s", "600") as server,
         socket.create_connection(server.address, timeout=PATIENCE_S) as slow,
     ):
-        slow.sendall(b"POST /v1/command HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        slow.sendall(COMMAND_HEAD + b"Content-Length: 1000\r\n\r\n{")
         with Caller(server.address) as http:
             http.send("GET", "/healthz")
         server.signal(signal.SIGTERM)
@@ -435,7 +440,7 @@ def test_a_reader_of_an_answer_that_stands_still_does_not_hold_it_up(tmp_path: P
         stalled.settimeout(PATIENCE_S)
         stalled.connect(server.address)
         body = json.dumps({"command": "queue.browse", "payload": {"queue": queue}}).encode()
-        stalled.sendall(b"POST /v1/command HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        stalled.sendall(COMMAND_HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         assert stalled.recv(12) == b"HTTP/1.1 200"
         assert server.stop() == 0
     assert tracebacks(server) == ""
@@ -454,7 +459,7 @@ def test_a_reader_that_stands_still_does_not_hold_it_up(tmp_path: Path) -> None:
             http.publish(queue, "x" * 900_000)
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stalled.sendall(
-            b"GET /v1/stream HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         assert stalled.recv(12) == b"HTTP/1.1 101"

@@ -104,7 +104,8 @@ class Broker:
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
 
     def call(self, command: str, **payload: Any) -> Any:
-        self._connection.request("POST", "/v1/command", msgspec.json.encode({"command": command, "payload": payload}))
+        body = msgspec.json.encode({"command": command, "payload": payload})
+        self._connection.request("POST", "/v1/command", body, {"Content-Type": "application/json"})
         return msgspec.json.decode(self._connection.getresponse().read())
 
 

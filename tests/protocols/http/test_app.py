@@ -31,6 +31,8 @@ class Client:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.body = b""
+        if body:
+            headers = {"content_type": "application/json", **headers}
         scope: dict[str, Any] = {
             "type": "http",
             "method": method,
@@ -94,7 +96,7 @@ async def test_while_it_recovers_it_is_alive_and_not_ready() -> None:
     [
         ("POST", "/v1/command", b'{"command": "broker.info"}'),
         ("GET", "/v1/queues", b""),
-        ("POST", "/v1/queues/q/messages", b"x"),
+        ("POST", "/v1/queues/q/messages", b'{"body": "eA=="}'),
         ("GET", "/metrics", b""),
     ],
 )
@@ -228,7 +230,8 @@ async def test_a_client_that_goes_before_its_request_is_complete_gets_nothing(do
     async def send(event: Any) -> None:
         raise AssertionError(event)
 
-    scope = {"type": "http", "method": "POST", "path": "/v1/command", "headers": [], "query_string": b""}
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/command", "headers": headers, "query_string": b""}
     await door(scope, receive, send)
 
 

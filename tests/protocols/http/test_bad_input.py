@@ -20,6 +20,8 @@ CHANGES_WITH_TIME = {"now_ms", "log_bytes", "avg_wait_time_ms", "oldest_message_
 COUNTS_MISTAKES = {"rejected_total"}
 REQUEST_BYTES_MAX = 64 << 10
 
+COMMAND_HEAD = b"POST /v1/command HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
 
 def everything(http: Caller) -> list[Any]:
     """All that a mistake might have changed."""
@@ -197,9 +199,9 @@ def test_messagepack_has_several_names(http: Caller, content_type: str) -> None:
     assert (answer.status, answer.headers["content-type"]) == (200, "application/msgpack")
 
 
-def test_without_a_content_type_it_is_json(http: Caller) -> None:
-    answer = http.send("POST", "/v1/command", b'{"command": "queue.list"}')
-    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+def test_without_a_content_type_it_is_refused(http: Caller) -> None:
+    refusal = http.send("POST", "/v1/command", b'{"command": "queue.list"}').refusal
+    assert (refusal.status, refusal.code) == (415, "unsupported_media_type")
 
 
 def test_json_that_is_called_messagepack_is_refused_and_the_other_way_round(http: Caller) -> None:
@@ -520,7 +522,7 @@ def exchange_bytes(server: ServerProcess, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("path", ["/v1/command", "/v1/queues/q/messages", "/v1/ack", "/healthz"])
 def test_a_body_that_says_it_is_too_long_is_refused_before_it_is_sent(small: ServerProcess, path: str) -> None:
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {REQUEST_BYTES_MAX + 1}\r\n\r\n".encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {REQUEST_BYTES_MAX + 1}\r\n\r\n".encode()
     answer = exchange_bytes(small, head + b"{")
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b'"code":"request_too_large"' in answer
@@ -528,7 +530,7 @@ def test_a_body_that_says_it_is_too_long_is_refused_before_it_is_sent(small: Ser
 
 
 def test_a_body_that_does_not_say_its_length_is_refused_when_it_is_too_long(small: ServerProcess) -> None:
-    head = b"POST /v1/command HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = COMMAND_HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
     answer = exchange_bytes(small, head + b"10001\r\n" + b"x" * 0x10001 + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b'"code":"request_too_large"' in answer
@@ -542,7 +544,8 @@ def test_a_body_at_the_limit_is_taken(small: ServerProcess) -> None:
         )
         assert answer.status == 201
         chunks = (bytes(1_000) for _ in range(65))
-        http._connection.request("POST", f"/v1/queues/{queue}/messages", chunks, encode_chunked=True)
+        headers = {"Content-Type": "application/octet-stream"}
+        http._connection.request("POST", f"/v1/queues/{queue}/messages", chunks, headers, encode_chunked=True)
         assert http.answer().status == 201
         assert http.stats(queue)["body_bytes"] == REQUEST_BYTES_MAX + 65_000
 
@@ -551,17 +554,17 @@ def test_a_body_at_the_limit_is_taken(small: ServerProcess) -> None:
     "head",
     [
         b"NONSENSE\r\n\r\n",
-        b"GET /v1/queues/\xff HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /v1/queues?prefix=\xff HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"POST /v1/command HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
-        b"POST /v1/command HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"POST /v1/command HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999999\r\n\r\n",
-        b"POST /v1/command HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"GET /v1/queues/\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /v1/queues?prefix=\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        COMMAND_HEAD + b"Content-Length: many\r\n\r\n",
+        COMMAND_HEAD + b"Content-Length: -1\r\n\r\n",
+        COMMAND_HEAD + b"Content-Length: 99999999999999999999999999\r\n\r\n",
+        COMMAND_HEAD + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
         b"GET /healthz HTTP/1.1\r\nno colon\r\n\r\n",
     ],
     ids=lambda head: str(head[:60]),
 )
 def test_what_is_not_http_is_refused(small: ServerProcess, head: bytes) -> None:
-    answer = exchange_bytes(small, head + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    answer = exchange_bytes(small, head + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 413 "))
     assert b'{"error":{"code":"' in answer

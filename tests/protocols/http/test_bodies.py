@@ -88,7 +88,7 @@ def test_a_name_that_stands_twice_in_an_object_is_kept(http: Caller) -> None:
     queue = http.new_queue()
     send_text(http, queue, '{"a": 1, "a": 2}')
     body = json.dumps({"command": "queue.peek", "payload": {"queue": queue}}).encode()
-    assert b'"message":{"a": 1, "a": 2}' in http.send("POST", "/v1/command", body).body
+    assert b'"message":{"a": 1, "a": 2}' in http.send("POST", "/v1/command", body, content_type="application/json").body
     with http.another("msgpack") as other:
         assert other.call("queue.peek", queue=queue)["messages"][0]["message"] == {"a": 2}
 
@@ -303,7 +303,7 @@ def test_headers_that_the_log_cannot_hold_are_refused(http: Caller, value: str) 
     queue = http.new_queue()
     payload = f'{{"queue": "{queue}", "message": 1, "headers": {{"x-odd": {value}}}}}'
     body = f'{{"command": "queue.publish", "payload": {payload}}}'.encode()
-    refusal = http.send("POST", "/v1/command", body).refusal
+    refusal = http.send("POST", "/v1/command", body, content_type="application/json").refusal
     assert refusal[:2] == (400, "invalid_request")
     assert "`headers.x-odd`" in refusal.message
 

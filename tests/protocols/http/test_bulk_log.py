@@ -104,7 +104,7 @@ def test_a_publish_is_an_enqueued_row_with_all_that_was_said(http: Caller, log: 
 
 
 def test_a_plain_publish_has_what_every_message_has(http: Caller, log: Log) -> None:
-    http.send("POST", f"/v1/queues/{log.queue}/messages", b"raw")
+    http.call("queue.publish", queue=log.queue, body="cmF3")
     row = log.last("enqueued")
     assert row.keys() == {"sequence", "message_id", "created_at", "priority", "ready_at", "body_bytes", "body"}
     assert row["ready_at"] == row["created_at"]

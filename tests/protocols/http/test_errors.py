@@ -33,7 +33,7 @@ from smista.protocols.http.errors import STATUS
 from smista.server.http_protocol import make_protocol
 from smista.server.settings import ServerSettings
 from tests.faults.failing import FailingDisk, failing_disk
-from tests.protocols.http.arrow_reader import stream
+from tests.protocols.http.arrow_reader import STREAM, stream
 from tests.protocols.http.bulk import open_log
 from tests.protocols.http.caller import Answer, Caller, Refusal, new_name
 from tests.server_process import ServerProcess
@@ -230,7 +230,7 @@ def _(http: Caller) -> Refusal:
 @provokes("request_too_large")
 def _(http: Caller) -> Refusal:
     with http.another() as client:
-        return client.send("POST", "/v1/command", content_length=str(1 << 30)).refusal
+        return client.send("POST", "/v1/command", content_length=str(1 << 30), content_type="application/json").refusal
 
 
 # -- provoked with the help of a stream, which waits and holds --------------------------------------------------------
@@ -321,7 +321,7 @@ def _(_: Caller) -> Refusal:
         Path(folder, "pyarrow.py").write_text("raise ImportError")
         patch.setenv("PYTHONPATH", folder)
         with ServerProcess() as server, Caller(server.address) as http:
-            return http.send("PUT", "/v1/staged/job/1/0/0", b"").refusal
+            return http.send("PUT", "/v1/staged/job/1/0/0", b"", content_type=STREAM).refusal
 
 
 @provokes("stage_not_found")
@@ -333,7 +333,7 @@ def staged(http: Caller, rows: int) -> tuple[str, Path]:
     """The name of a job of which a part is staged, and the folder it is in."""
     job = uuid.uuid4().hex
     data = stream(pa.record_batch({"body": [b"x" * 100] * rows}))
-    assert http.send("PUT", f"/v1/staged/{job}/1/0/0", data).status == 200
+    assert http.send("PUT", f"/v1/staged/{job}/1/0/0", data, content_type=STREAM).status == 200
     [folder] = Path(tempfile.gettempdir()).glob(f"smista-staged-*/job-{job}")
     return job, folder
 

@@ -61,19 +61,21 @@ def format_of(content_type: bytes) -> Format | None:
 
 
 def request_format(scope: Scope) -> Format:
+    """What a body is written in. It has to say so: a page of anybody's can send one that does not, or that says
+    text/plain or a form, without asking first."""
     content_type = header(scope, b"content-type")
-    if content_type is None:
-        return JSON
-    found = format_of(content_type)
+    found = None if content_type is None else format_of(content_type)
     if found is None:
         raise unsupported(content_type)
     return found
 
 
-def unsupported(content_type: bytes) -> UnsupportedMediaType:
-    return UnsupportedMediaType(
-        f"Content type {text_of(content_type)[:100]!r} is not known here; send application/json or application/msgpack."
-    )
+def unsupported(
+    content_type: bytes | None, cure: str = "application/json or application/msgpack"
+) -> UnsupportedMediaType:
+    if content_type is None:
+        return UnsupportedMediaType(f"The body has no Content-Type; send {cure} with it.")
+    return UnsupportedMediaType(f"Content-Type {text_of(content_type)[:100]!r} is not known here; send {cure}.")
 
 
 def answer_format(scope: Scope, default: Format) -> Format:

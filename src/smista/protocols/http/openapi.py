@@ -39,7 +39,7 @@ _ERRORS = {
     "409": "The state of things forbids it",
     "410": "The queue was deleted meanwhile, the claim is over, or that part of the log was dropped",
     "413": "The request or the message is too large",
-    "415": "The content type is not known",
+    "415": "The content type is not known, or the body has none",
     "429": "The queue is full, or too many requests wait on this connection",
     "431": "The headers are too large",
     "501": "It needs pyarrow, which is not installed where the broker runs",

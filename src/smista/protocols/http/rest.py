@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from smista.protocols.http.asgi import Scope, format_of, header, text_of, unsupported
+from smista.protocols.http.asgi import Scope, format_of, header, kind_of, text_of, unsupported
 from smista.protocols.http.commands import COMMANDS, DECODERS
 from smista.protocols.http.commands.base import Runnable
 from smista.protocols.http.errors import InvalidRequest
@@ -21,6 +21,11 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 HEADER_PREFIX = b"smista-header-"
 TAKES_OCTETS = ("queue.publish", "exchange.publish")
+FORMS = frozenset((b"application/x-www-form-urlencoded", b"multipart/form-data"))
+AS_MESSAGE = (
+    "application/json for the fields of a publish, or the message's own type, such as application/octet-stream, where "
+    "the body is the message"
+)
 QUERY_FIELDS_MAX = 1_000
 
 _FIELDS: dict[Format, Decoder[dict[str, msgspec.Raw]]] = {
@@ -61,8 +66,11 @@ def _body_fields(route: Route, scope: Scope, body: bytes) -> tuple[Format, dict[
     content_type = header(scope, b"content-type")
     came_in = None if content_type is None else format_of(content_type)
     if came_in is None and route.command in TAKES_OCTETS:
+        # A form is what curl -d and browsers say of whatever they send, so it tells nothing about a message.
+        if body and (content_type is None or kind_of(content_type) in FORMS):
+            raise unsupported(content_type, AS_MESSAGE)
         return MESSAGE_PACK, _octets(scope, content_type, body)
-    if came_in is None and content_type is not None:
+    if came_in is None and (content_type is not None or body):
         raise unsupported(content_type)
     came_in = came_in or JSON
     fields = _FIELDS[came_in](body) if body else {}

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from smista.protocols.http import arrow, rest, routes
-from smista.protocols.http.asgi import Disconnected, Receive, Scope, check_length, header, kind_of, text_of
+from smista.protocols.http.asgi import Disconnected, Receive, Scope, check_length, header, kind_of, unsupported
 from smista.protocols.http.commands.staged import StageName, StageNumber
-from smista.protocols.http.errors import MethodNotAllowed, RequestTooLarge, UnsupportedMediaType
+from smista.protocols.http.errors import MethodNotAllowed, RequestTooLarge
 from smista.protocols.http.routes import Route
 from smista.protocols.http.staged_files import Stage
 from smista.protocols.http.staging import Staging
@@ -45,10 +45,8 @@ def asks_to_stage(scope: Scope) -> Stage | None:
 
 async def put(staging: Staging, name: Stage, scope: Scope, receive: Receive, bytes_max: int) -> Staged:
     content_type = header(scope, b"content-type")
-    if content_type is not None and kind_of(content_type) not in (arrow.CONTENT_TYPE, b"application/octet-stream"):
-        raise UnsupportedMediaType(
-            f"Content type {text_of(content_type)[:100]!r} is not known here; send {arrow.CONTENT_TYPE.decode()}."
-        )
+    if content_type is None or kind_of(content_type) not in (arrow.CONTENT_TYPE, b"application/octet-stream"):
+        raise unsupported(content_type, arrow.CONTENT_TYPE.decode())
     _check(scope, bytes_max)
     load = await staging.stage(name, _chunks(receive, bytes_max), bytes_max)
     return Staged(load.rows, load.body_bytes)
