@@ -13,7 +13,7 @@ from typing import Self
 import msgspec
 
 HANDSHAKE = (
-    b"GET /v1/stream HTTP/1.1\r\nHost: smista\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
     b"Sec-WebSocket-Protocol: smista.msgpack\r\n\r\n"
 )

@@ -95,8 +95,8 @@ async def post(address: Address) -> float:
     """Single publishes per second by `POST /v1/command`."""
     body = msgspec.json.encode({"command": "queue.publish", "payload": {"queue": "q", "message": "x" * 100}})
     request = (
-        b"POST /v1/command HTTP/1.1\r\nHost: smista\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
-        % (len(body), body)
+        b"POST /v1/command HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
     )
     Poster.left = POSTS
     loop = asyncio.get_running_loop()

@@ -25,6 +25,7 @@ QUICK = (
     "protocols/amqp/test_names.py",
     "protocols/amqp/test_transactions.py",
     "protocols/amqp/test_unacked.py",
+    "protocols/http/test_access.py",
     "protocols/http/test_metrics.py",
     "server/test_settings.py",
 )

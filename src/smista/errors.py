@@ -110,6 +110,18 @@ class UnsupportedMediaType(RequestError):
     code: ClassVar[str] = "unsupported_media_type"
 
 
+class HostNotAllowed(RequestError):
+    """The request came under a name that is not one of this broker's."""
+
+    code: ClassVar[str] = "host_not_allowed"
+
+
+class OriginNotAllowed(RequestError):
+    """A web page asked that is not the broker's own, and not of an allowed origin."""
+
+    code: ClassVar[str] = "origin_not_allowed"
+
+
 class ArrowMissing(RequestError):
     """Bulk reads and writes are Arrow, and pyarrow is not installed where the broker runs."""
 

@@ -113,7 +113,7 @@ def test_it_serves_though_nobody_can_read_where(tmp_path: Path) -> None:
             "The output cannot be written: No space left on device. It was: http listening on http://"
         )
         with socket.create_connection(("127.0.0.1", int(said.rpartition(":")[2])), timeout=PATIENCE_S) as client:
-            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 200"
         serving.send_signal(signal.SIGTERM)
         assert "stopped" in list(lines)[-1]

@@ -108,6 +108,24 @@ async def test_a_web_server_is_no_broker() -> None:
             await AsyncClient(f"127.0.0.1:{port}").connect()
 
 
+async def test_a_name_that_the_broker_does_not_go_by_is_told_in_its_own_words() -> None:
+    refused = '{"error":{"code":"host_not_allowed","message":"This broker does not go by the name \'b\'. Set it."}}'
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 403 Forbidden\r\nContent-Length: {len(refused)}\r\n\r\n{refused}".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(
+            ConnectionFailed, match=r"answered 403 .*: This broker does not go by the name 'b'. Set it\.$"
+        ):
+            await AsyncClient(f"127.0.0.1:{port}").connect()
+
+
 async def test_what_speaks_another_protocol_is_told_from_what_is_not_there(broker: ServerProcess) -> None:
     with pytest.raises(ConnectionFailed, match=r"does not speak HTTP: give the port .* 9324 .* not that of AMQP"):
         await AsyncClient(f"127.0.0.1:{broker.amqp_port}").connect()

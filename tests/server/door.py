@@ -194,7 +194,7 @@ class Door:
 
 
 HANDSHAKE = (
-    b"Host: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 
@@ -233,7 +233,7 @@ class Client(contextlib.closing["Client"]):
         self.socket.sendall(data)
 
     def get(self, path: str) -> Answer:
-        self.send(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        self.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         return self.answer()
 
     def upgrade(self, path: str) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from smista.log import SqliteLog
-from smista.server import serve
+from smista.server import listening, serve
 from smista.server.errors import CannotListen
-from smista.server.listening import listen
+from smista.server.listening import is_exposed, listen, names_of_this_machine
 from smista.server.settings import ServerSettings
 
 
@@ -91,3 +91,20 @@ def test_a_listener_that_cannot_be_served_ends_it_with_2_and_the_log_closed(
     assert f"cannot start: Cannot listen on 127.0.0.1, port {port}: Too many open files" in caplog.text
     assert said == []
     SqliteLog.open(tmp_path / "data").close()
+
+
+@pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", False), ("::1", False), ("0.0.0.0", True), ("::", True)])
+def test_whether_others_can_reach_it(host: str, expected: bool) -> None:
+    with listen(host, 0, "--http-port") as listener:
+        assert is_exposed(listener) is expected
+
+
+def test_the_names_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "Smista-0")
+    monkeypatch.setattr(listening, "HOSTS_FILE", tmp_path / "hosts")
+    assert names_of_this_machine() == {"smista-0"}
+    (tmp_path / "hosts").write_text(
+        "127.0.0.1 localhost\n\n# 10.1.1.1 smista-0 commented.example\n127.0.0.1 blocked.example\n"
+        "10.244.0.7\tsmista-0.smista.default.svc.cluster.local smista-0 # the pod\n"
+    )
+    assert names_of_this_machine() == {"smista-0", "smista-0.smista.default.svc.cluster.local"}

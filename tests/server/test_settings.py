@@ -107,6 +107,22 @@ def test_an_action_that_sqs_does_not_have_cannot_be_off(file: Path) -> None:
     )
 
 
+def test_names_and_origins_are_checked() -> None:
+    given = {"allowed_hosts": "broker.example.com, *.svc", "allowed_origins": "https://a.example,http://localhost:3000"}
+    found = load(given, {}, None)
+    assert found.allowed_hosts == ("broker.example.com", "*.svc")
+    assert found.allowed_origins == ("https://a.example", "http://localhost:3000")
+    assert load({}, {"SMISTA_ALLOWED_HOSTS": "*"}, None).allowed_hosts == ("*",)
+    for name, value, cure in (
+        ("allowed_hosts", "http://broker:9324", "give names without scheme and port, such as broker.example.com or "),
+        ("allowed_hosts", "broker:9324", "give names without scheme and port, such as broker.example.com or "),
+        ("allowed_origins", "app.example.com", "give origins as a browser writes them, such as "),
+        ("allowed_origins", "https://app.example.com/page", "give origins as a browser writes them, such as "),
+    ):
+        said = refusal({}, {f"SMISTA_{name.upper()}": value})
+        assert said.startswith(f"{name} has '{value}' from variable SMISTA_{name.upper()}; {cure}")
+
+
 @pytest.mark.parametrize("name", ["SMISTA_LONG", "SMISTA_TEST_PORT", "SMISTA", "OTHER_HTTP_PORT", "_SMISTA_COMPLETE"])
 def test_variables_of_others_are_left_alone(name: str) -> None:
     assert load({}, {name: "x"}, None) == ServerSettings()

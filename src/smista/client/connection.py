@@ -12,6 +12,7 @@ from collections import deque
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
+import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, InvalidURI
 from websockets.typing import Subprotocol
@@ -129,6 +130,8 @@ def _failed(url: str, error: Exception, timeout_ms: int) -> ConnectionFailed:
             cause = "it is not a Smista broker"
             if path:
                 cause = f"a broker has no path {path}; leave it out, unless it leads to one behind a proxy"
+        elif status == HTTPStatus.FORBIDDEN:
+            cause = _sentence(error.response.body or b"") or "it is not a Smista broker, or a proxy lets nobody in"
         return ConnectionFailed(f"What listens at {address} answered {status} to the opening of a stream: {cause}.")
     if isinstance(error, InvalidMessage):
         return ConnectionFailed(
@@ -152,3 +155,12 @@ def _told(closed: ConnectionClosed) -> str:
     if received is None:
         return "the connection broke"
     return f"the broker closed the connection ({received.code}{' ' + received.reason if received.reason else ''})"
+
+
+def _sentence(body: bytes | bytearray) -> str | None:
+    """Why a broker lets nobody in under this name, in its own words; None where it was no broker that answered."""
+    try:
+        said = msgspec.json.decode(body)["error"]["message"]
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError):
+        return None
+    return said.rstrip(".") if isinstance(said, str) else None

@@ -17,6 +17,7 @@ from typing import Any
 
 import uvicorn
 
+from smista.protocols.http.access import SECURITY_HEADERS
 from smista.protocols.turns import Turns
 from smista.server.http_protocol import HttpProtocol, make_protocol
 from smista.server.listening import BACKLOG, beginning_to_accept
@@ -44,6 +45,7 @@ class HttpServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                headers=[(name.decode(), value.decode()) for name, value in SECURITY_HEADERS],
                 proxy_headers=False,
                 backlog=BACKLOG,
             )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 from smista.server.errors import CannotListen
 
 BACKLOG = 2048
+HOSTS_FILE = Path("/etc/hosts")
 
 
 def listen(host: str, port: int, flag: str) -> socket.socket:
@@ -56,6 +59,24 @@ def _cure(error: OSError, flag: str) -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "let the process open more files"
     return f"stop what is listening there, or choose another address by --host or port by {flag}"
+
+
+def is_exposed(listener: socket.socket) -> bool:
+    """Whether others than this machine can reach it."""
+    return not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def names_of_this_machine() -> set[str]:
+    """Its host name, and what /etc/hosts calls it beside that: the full name, also of a pod. Nothing is looked up that
+    others could answer."""
+    own = socket.gethostname().lower()
+    names = {own}
+    with contextlib.suppress(OSError):
+        for line in HOSTS_FILE.read_text(errors="replace").splitlines():
+            _, *found = line.partition("#")[0].lower().split() or [""]
+            if own in found:
+                names.update(found)
+    return names
 
 
 def shown(listener: socket.socket) -> str:

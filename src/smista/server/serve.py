@@ -26,13 +26,14 @@ from smista.log.errors import LogDamaged
 from smista.protocols.amqp.door import AmqpDoor, AmqpSettings
 from smista.protocols.amqp.routing import read_routing
 from smista.protocols.bulk.reader import LogReader
+from smista.protocols.http.access import Access
 from smista.protocols.http.app import HttpDoor
 from smista.protocols.sqs.door import SqsDoor
 from smista.protocols.sqs.limits import SqsSettings
 from smista.protocols.turns import Turns
 from smista.server import logs
 from smista.server.http_server import HTTP_FLAG, HttpServer
-from smista.server.listening import BACKLOG, beginning_to_accept, listen, shown
+from smista.server.listening import BACKLOG, beginning_to_accept, listen, names_of_this_machine, shown
 from smista.server.settings import ServerSettings
 
 logger = logging.getLogger("smista.server")
@@ -79,6 +80,10 @@ class Server:
             staged_expires_ms=settings.staged_expires_ms,
             staged_total_bytes_max=settings.staged_total_bytes_max,
             disk_free_bytes_min=settings.disk_free_bytes_min,
+            access=Access(
+                hosts={settings.host, *names_of_this_machine(), *(settings.allowed_hosts or ())},
+                origins=settings.allowed_origins or (),
+            ),
         )
         self._turns = Turns()
         self._door.sqs = self._sqs = SqsDoor(lambda: self._door.broker, self._sqs_settings())

@@ -85,6 +85,12 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     """How often a WebSocket is pinged, and how long it may take to answer; 0 for never."""
     websocket_frame_bytes_max: int = 16 * MIB
     """The longest message on a WebSocket, whole or in fragments; a longer one closes it with 1009."""
+    allowed_hosts: tuple[str, ...] | None = None
+    """Names that this broker goes by over HTTP, beside localhost, this machine's own, `host` and every address:
+    broker.example.com, or *.example.com, or * for any. A request under another name is answered 403."""
+    allowed_origins: tuple[str, ...] | None = None
+    """Origins whose web pages may use this broker from a browser, such as https://app.example.com, or * for any. All
+    others are answered 403, except the broker's own page."""
     sqs_account: str = "000000000000"
     """The account whose SQS queues are those of the other doors, in `sqs_region`: 12 digits."""
     sqs_region: str = "us-east-1"
@@ -174,6 +180,7 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
             places[given.name] = given.where
     settings = msgspec.convert(chosen, ServerSettings)
     _check_ports(settings, places)
+    _check_access(settings, places)
     _check_sqs(settings, places)
     return settings
 
@@ -306,6 +313,26 @@ def _check_ports(settings: ServerSettings, places: Mapping[str, str]) -> None:
         raise InvalidConfiguration(
             f"http_port and amqp_port are both {settings.http_port} ({where}); give them different ones."
         )
+
+
+def _check_access(settings: ServerSettings, places: Mapping[str, str]) -> None:
+    if not settings.allowed_hosts and not settings.allowed_origins:
+        return
+    # Only who uses it waits until that is loaded.
+    from smista.protocols.http.access import is_host, is_origin
+
+    for name in settings.allowed_hosts or ():
+        if not is_host(name):
+            raise InvalidConfiguration(
+                f"allowed_hosts has {name!r:.80} {places['allowed_hosts']}; give names without scheme and port, such "
+                "as broker.example.com or *.example.com."
+            )
+    for origin in settings.allowed_origins or ():
+        if not is_origin(origin):
+            raise InvalidConfiguration(
+                f"allowed_origins has {origin!r:.80} {places['allowed_origins']}; give origins as a browser writes "
+                "them, such as https://app.example.com or http://localhost:3000."
+            )
 
 
 def _check_sqs(settings: ServerSettings, places: Mapping[str, str]) -> None:

@@ -25,6 +25,7 @@ from websockets.http11 import Response
 from websockets.server import ServerProtocol
 from websockets.typing import StatusLike
 
+from smista.protocols.http.access import SECURITY_HEADERS
 from smista.server.connections import LINGER_S, LOOK_AGAIN_S, Connections, Output, end_writing
 from smista.server.gathering import GatheringTransport
 from smista.server.intake import Intake
@@ -143,6 +144,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     async def send(self, message: Any) -> None:
+        if message["type"] == "websocket.http.response.start":
+            # uvicorn gives them only to a WebSocket that was accepted.
+            message["headers"] = [*self.default_headers, *message["headers"]]
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             # Refused, and answered: uvicorn would take it for an application that forgot to.
@@ -186,4 +190,5 @@ class Handshake(ServerProtocol):
         response = super().reject(status, refusal.body.decode())
         del response.headers["Content-Type"]
         response.headers["Content-Type"] = "application/json"
+        response.headers.update((name.decode(), value.decode()) for name, value in SECURITY_HEADERS)
         return response

@@ -272,14 +272,14 @@ def test_http_1_0_gets_its_answer_without_chunks(small: ServerProcess) -> None:
 
 
 def test_an_answer_before_it_on_the_same_connection_arrives(small: ServerProcess) -> None:
-    head = b" HTTP/1.1\r\nHost: x\r\n\r\n"
+    head = b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
     answer = exchange(small.address, b"GET /openapi.json" + head + b"GET /healthz" + head + b"GET /v1/log" + head)
     assert answer.count(b"HTTP/1.1 200 OK") == 3
     assert answer.endswith(b"\r\n0\r\n\r\n")
 
 
 def test_what_is_sent_behind_the_request_is_not_answered_and_the_answer_says_so(small: ServerProcess) -> None:
-    head = b" HTTP/1.1\r\nHost: x\r\n\r\n"
+    head = b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
     answer = exchange(small.address, b"GET /v1/log" + head + b"GET /healthz" + head)
     assert answer.count(b"HTTP/1.1 200 OK") == 1
     assert b"connection: close" in answer
@@ -289,7 +289,7 @@ def test_what_is_sent_behind_the_request_is_not_answered_and_the_answer_says_so(
 def test_a_client_that_hangs_up_at_once_harms_nobody(small: ServerProcess) -> None:
     for _ in range(50):
         with socket.create_connection(small.address) as connection:
-            connection.sendall(b"GET /v1/log HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.sendall(b"GET /v1/log HTTP/1.1\r\nHost: localhost\r\n\r\n")
     with Caller(small.address) as http:
         eventually(lambda: metric(http, "smista_bulk_readers") == 0)
     assert len(read_rows(small.address)) == 1

@@ -324,6 +324,16 @@ def _(_: Caller) -> Refusal:
             return http.send("PUT", "/v1/staged/job/1/0/0", b"", content_type=STREAM).refusal
 
 
+@provokes("host_not_allowed")
+def _(http: Caller) -> Refusal:
+    return http.send("GET", "/v1/queues", host="evil.example").refusal
+
+
+@provokes("origin_not_allowed")
+def _(http: Caller) -> Refusal:
+    return http.send("GET", "/v1/queues", origin="https://evil.example").refusal
+
+
 @provokes("stage_not_found")
 def _(http: Caller) -> Refusal:
     return http.refused("staged.commit", job=new_name("job"), batch="1", queue=http.new_queue(), parts=[[0, 0]])

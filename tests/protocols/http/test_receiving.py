@@ -112,7 +112,7 @@ def test_another_request_behind_a_long_poll_is_answered_after_it(caller: Caller,
         waiting.start_command("queue.receive", {"queue": queue, "wait_ms": 20_000})
         while not waiting_count(caller):
             pass
-        waiting.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        waiting.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         caller.publish(queue, "first")
         assert waiting.answer().value["messages"][0]["message"] == "first"
 

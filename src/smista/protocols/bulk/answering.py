@@ -30,9 +30,7 @@ SENT_AT_ONCE = 1 << 18
 LINGER_S = 2.0
 """How long a reader that has everything may take to close."""
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-_HEAD = (
-    f"HTTP/1.1 200 OK\r\ncontent-type: {CONTENT_TYPE}\r\ncache-control: no-store\r\n{{how}}connection: close\r\n\r\n"
-)
+_CHUNKED = "transfer-encoding: chunked\r\n"
 _MORE = getattr(socket, "MSG_MORE", 0)
 
 
@@ -67,7 +65,7 @@ class Answer:
         except LogError as error:
             self._refuse(error)
             raise
-        self._send(_HEAD.format(how="transfer-encoding: chunked\r\n" if request.is_chunked else "").encode())
+        self._send_head("200 OK", CONTENT_TYPE, _CHUNKED if request.is_chunked else "")
         self._send_piece(self._builder.schema.serialize())
         for row_count, batch in self._batches(chain(first, blocks)):
             self._send_piece(batch)
@@ -101,6 +99,10 @@ class Answer:
         return not request.queues or any(_matches(name, pattern) for pattern in request.queues)
 
     # -- the connection -----------------------------------------------------------------------------------------------
+
+    def _send_head(self, status: str, content_type: str, length: str) -> None:
+        head = f"HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\n{length}{self._request.head_lines}"
+        self._send(f"{head}connection: close\r\n\r\n".encode("latin-1"))
 
     def _send_piece(self, data: bytes | pa.Buffer) -> None:
         if self._request.is_chunked:
@@ -137,8 +139,8 @@ class Answer:
     def _refuse(self, error: LogError) -> None:
         status, code, text = error_answer(error)
         body = msgspec.json.encode({"error": {"code": code, "message": text}})
-        head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        self._send(f"{head}connection: close\r\n\r\n".encode() + body)
+        self._send_head(status, "application/json", f"content-length: {len(body)}\r\n")
+        self._send(body)
         self._close()
 
     def _close(self) -> None:

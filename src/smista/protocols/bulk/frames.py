@@ -45,6 +45,8 @@ class Read(msgspec.Struct, tag=True):
     bodies: bool
     is_chunked: bool
     """Whether the client knows chunks, as HTTP/1.1 has them."""
+    head_lines: str = ""
+    """What every answer of the broker says of itself, as lines of a head."""
 
 
 class MakePlan(msgspec.Struct, tag=True):

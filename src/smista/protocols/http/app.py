@@ -17,6 +17,7 @@ from smista.engine import Broker
 from smista.errors import BrokerClosed, BrokerError
 from smista.protocols.bulk.reader import LogReader
 from smista.protocols.http import claim_rows, log_paths, metrics, octets, openapi, page, rest, routes, staged_put
+from smista.protocols.http.access import READABLE_BY, Access, is_preflight, readable, respond_preflight
 from smista.protocols.http.asgi import (
     Disconnected,
     Receive,
@@ -49,8 +50,10 @@ from smista.protocols.http.errors import (
     STATUS,
     ErrorAnswer,
     ErrorBody,
+    HostNotAllowed,
     InvalidRequest,
     MethodNotAllowed,
+    OriginNotAllowed,
     PathNotFound,
     UnknownCommand,
     UpgradeRequired,
@@ -90,6 +93,8 @@ class Neighbour(Protocol):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
+    async def refuse(self, scope: Scope, error: BrokerError, send: Send) -> None: ...
+
 
 FRAME_BYTES_MAX_HEADER = b"smista-frame-bytes-max"
 """Of the answer that opens a stream: a longer frame would break it, with all that is under way on it."""
@@ -110,8 +115,11 @@ class HttpDoor:
         staged_expires_ms: int = 3_600_000,
         staged_total_bytes_max: int = 8 << 30,
         disk_free_bytes_min: int = 0,
+        access: Access | None = None,
     ) -> None:
-        """`log_reader` reads the broker's log in bulk; without, it is as with a log in memory."""
+        """`log_reader` reads the broker's log in bulk; without, it is as with a log in memory. Without `access` only
+        names of loopback and addresses are served, and no page but our own."""
+        self._access = access or Access()
         self.log_reader = log_reader or LogReader(None)
         self.staging = Staging(
             self._ready,
@@ -133,6 +141,17 @@ class HttpDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         try:
+            try:
+                origin = self._access.check(scope)
+            except (HostNotAllowed, OriginNotAllowed) as error:
+                await self._refuse(scope, error, receive, send)
+                return
+            if origin is not None:
+                if is_preflight(scope):
+                    await respond_preflight(scope, origin, send)
+                    return
+                scope[READABLE_BY] = origin
+                send = readable(send, origin)
             if kind == "http":
                 if self.sqs is not None and self.sqs.claims(scope):
                     await self.sqs(scope, receive, send)
@@ -154,6 +173,16 @@ class HttpDoor:
             # Ours, not the client's: it is told so in the usual shape, and we are told where.
             logger.exception("a request failed", extra={"fields": {"path": scope["path"]}})
             await respond(send, 500, JSON.content_type, _INTERNAL_ERROR)
+
+    async def _refuse(self, scope: Scope, error: BrokerError, receive: Receive, send: Send) -> None:
+        """Say no before anything else was looked at, in the words of whoever was asked."""
+        if scope["type"] == "websocket":
+            await receive()
+            await _refuse_websocket(send, error)
+        elif self.sqs is not None and self.sqs.claims(scope):
+            await self.sqs.refuse(scope, error, send)
+        else:
+            await respond(send, STATUS[error.code], JSON.content_type, JSON.encode(ErrorAnswer(error_body(error))))
 
     def drain(self) -> None:
         """Take no new work: long polls end, streams are told to go, and get their deliveries taken back."""

@@ -25,7 +25,7 @@ from smista.protocols.bulk.errors import LogPositionDropped, dropped
 from smista.protocols.bulk.frames import MakePlan, Read
 from smista.protocols.bulk.plans import Plan
 from smista.protocols.bulk.reader import LogReader
-from smista.protocols.http import rest
+from smista.protocols.http import access, rest
 from smista.protocols.http.asgi import Disconnected, Receive, Scope, Send, read_body, respond
 from smista.protocols.http.errors import STATUS, ErrorAnswer, InvalidRequest, MethodNotAllowed, error_body
 from smista.protocols.http.formats import JSON, Format
@@ -176,14 +176,15 @@ async def _read(query: ReadLog, scope: Scope, send: Send, broker: Broker, log_re
         return
     log_reader.check_room()
     is_chunked = scope["http_version"] != "1.0"
-    request = Read(0, start, end, columns, kinds, query.namespace, query.queue, query.bodies, is_chunked)
+    head_lines = access.head_lines(scope)
+    request = Read(0, start, end, columns, kinds, query.namespace, query.queue, query.bodies, is_chunked, head_lines)
     connection = await _connection(scope)
     with connection:
         try:
             await log_reader.read(broker, request, connection)
         except BrokerError as error:
             # The server has given the connection away, so that it falls to us to say it.
-            _say(connection, error)
+            _say(connection, error, head_lines)
 
 
 def _known(field: str, names: list[str], known: Iterable[str]) -> list[str]:
@@ -201,10 +202,10 @@ async def _connection(scope: Scope) -> socket.socket:
         raise Disconnected from None
 
 
-def _say(connection: socket.socket, error: BrokerError) -> None:
+def _say(connection: socket.socket, error: BrokerError, head_lines: str) -> None:
     """Answer on a connection that the server has given away. So few bytes fit what the kernel keeps for it."""
     status = HTTPStatus(STATUS[error.code])
     body = JSON.encode(ErrorAnswer(error_body(error)))
     head = f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
     with contextlib.suppress(OSError):
-        connection.send(f"{head}connection: close\r\n\r\n".encode() + body)
+        connection.send(f"{head}{head_lines}connection: close\r\n\r\n".encode("latin-1") + body)

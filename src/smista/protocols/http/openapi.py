@@ -32,7 +32,7 @@ _REF = "#/components/schemas/{name}"
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _ERRORS = {
     "400": "The request is malformed, or a field is missing, unknown or wrong",
-    "403": "What it names belongs to the broker",
+    "403": "What it names belongs to the broker; or a web page of another origin asked, or under a name not ours",
     "404": "What it names does not exist",
     "405": "The method does not go with the path",
     "408": "The request took too long to arrive",
@@ -46,7 +46,7 @@ _ERRORS = {
     "503": "The broker is starting, stopping or has failed, or has too many connections",
     "507": "Disk or memory is low",
 }
-_PLAIN_ERRORS = ("400", "405", "408", "413", "429", "431", "503")
+_PLAIN_ERRORS = ("400", "403", "405", "408", "413", "429", "431", "503")
 _TAGS = {
     "broker": "The broker",
     "queue": "Queues and messages",

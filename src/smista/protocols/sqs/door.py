@@ -118,6 +118,10 @@ class SqsDoor:
             fault = SqsError(INTERNAL_FAILURE, "The broker is at fault; its log says more. Nothing was confirmed.")
             await _refuse(request, request_id, fault, send)
 
+    async def refuse(self, scope: Scope, error: BrokerError, send: Send) -> None:
+        """Say no to a request that was not let in."""
+        await _refuse(Request(scope), _request_id(), from_broker(error), send)
+
     async def _answer(self, request: Request, request_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         broker = self._broker_of()
         if broker is None:
