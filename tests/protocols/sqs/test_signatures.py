@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import http.client
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from botocore import UNSIGNED  # type: ignore[import-untyped]  # has no types of its own
-from botocore.auth import SigV4QueryAuth  # type: ignore[import-untyped]  # as above
+from botocore.auth import SigV4Auth, SigV4QueryAuth  # type: ignore[import-untyped]  # as above
 from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]  # as above
 from botocore.credentials import Credentials  # type: ignore[import-untyped]  # as above
 
+from smista.protocols.sqs.actions import ACTIONS
 from tests.protocols.sqs.clients import Client, make_client, new_name, new_queue, refused
+from tests.protocols.sqs.raw import FORM, Answer, ask
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S
 
@@ -135,3 +138,204 @@ def test_a_presigned_url_that_was_changed(locked_server: ServerProcess) -> None:
     assert fetch(request.url)[0] == 200
     status, text = fetch(request.url + "&QueueNamePrefix=x")
     assert (status, "SignatureDoesNotMatch" in text) == (403, True)
+
+
+# -- only the one who signed ------------------------------------------------------------------------------------------
+#
+# A tenant that has a key of its own must not come in as another, whatever else it puts into a request.
+
+TENANT, TENANT_SECRET = "123456789012", "another"
+STRANGER = "000000000000"
+"""The account of `KEY`, which the tenant is not."""
+
+
+def signed(
+    server: ServerProcess,
+    action: str,
+    parameters: dict[str, Any],
+    *,
+    url: str = "",
+    key: str = TENANT,
+    secret: str = TENANT_SECRET,
+    region: str = "us-east-1",
+) -> AWSRequest:
+    """A request as boto3 would sign it."""
+    headers = {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
+    request = AWSRequest("POST", url or server.url + "/", data=json.dumps(parameters).encode(), headers=headers)
+    SigV4Auth(Credentials(key, secret), "sqs", region).add_auth(request)
+    return request
+
+
+def sent(server: ServerProcess, request: AWSRequest, *more: tuple[str, str]) -> Answer:
+    """The answer to a request, with headers added after it was signed, even if it has them already."""
+    connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
+    prepared = request.prepare()
+    target = urlsplit(prepared.url)
+    connection.putrequest(prepared.method, f"{target.path or '/'}{'?' + target.query if target.query else ''}")
+    for name, value in (*prepared.headers.items(), *more):
+        connection.putheader(name, value.decode() if isinstance(value, bytes) else value)
+    if "Content-Length" not in prepared.headers:
+        connection.putheader("Content-Length", str(len(prepared.body or b"")))
+    connection.endheaders(prepared.body)
+    answer = connection.getresponse()
+    found = Answer(answer.status, {}, answer.read().decode())
+    connection.close()
+    return found
+
+
+class PresignedWithBody(SigV4QueryAuth):  # type: ignore[misc]  # botocore has no types of its own
+    """In the URL as usual, but what is in the body stays there."""
+
+    def _modify_request_before_signing(self, request: AWSRequest) -> None:
+        body, request.data = request.data, b""
+        super()._modify_request_before_signing(request)
+        request.data = body
+
+
+@pytest.fixture
+def bank(locked_server: ServerProcess) -> str:
+    """The path of a queue that is not the tenant's."""
+    name = new_name()
+    owner = make_client(locked_server.url, key=KEY, secret=SECRET)
+    url = owner.create_queue(QueueName=name)["QueueUrl"]
+    owner.send_message(QueueUrl=url, MessageBody="secret")
+    return str(urlsplit(url).path)
+
+
+def is_untouched(server: ServerProcess, bank: str) -> bool:
+    owner = make_client(server.url, key=KEY, secret=SECRET)
+    found = owner.get_queue_attributes(QueueUrl=server.url + bank, AttributeNames=["ApproximateNumberOfMessages"])
+    return bool(found["Attributes"]["ApproximateNumberOfMessages"] == "1")
+
+
+@pytest.mark.parametrize("action", ["ReceiveMessage", "DeleteQueue", "PurgeQueue", "GetQueueAttributes"])
+def test_another_credential_in_front_of_ones_own_is_refused(
+    locked_server: ServerProcess, bank: str, action: str
+) -> None:
+    request = signed(locked_server, action, {"QueueUrl": bank})
+    assert sent(locked_server, request).status == 403
+    algorithm, _, rest = request.headers["Authorization"].partition(" ")
+    other = f"Credential={KEY}/20200101/us-east-1/sqs/aws4_request"
+    for parts in (f"{other}, {rest}", f"{rest}, {other}", f"{rest}, {rest}"):
+        request.headers.replace_header("Authorization", f"{algorithm} {parts}")
+        answer = sent(locked_server, request)
+        assert (answer.status, "IncompleteSignature" in answer.body) == (400, True), answer
+    assert is_untouched(locked_server, bank)
+
+
+def test_a_header_that_comes_twice_is_refused(locked_server: ServerProcess) -> None:
+    other = signed(locked_server, "ListQueues", {}, key=KEY, secret=SECRET)
+    for name in ("Authorization", "X-Amz-Date", "X-Amz-Target", "Content-Type"):
+        answer = sent(locked_server, signed(locked_server, "ListQueues", {}), (name, other.headers[name]))
+        assert (answer.status, "IncompleteSignature" in answer.body) == (400, True), (name, answer)
+
+
+def test_a_credential_in_a_form_says_nothing(locked_server: ServerProcess, bank: str) -> None:
+    credential = quote(f"{KEY}/20200101/us-east-1/sqs/aws4_request", safe="")
+    body = f"Action=DeleteQueue&QueueUrl={quote(bank, safe='')}&X-Amz-Credential={credential}".encode()
+    request = AWSRequest("POST", locked_server.url + "/", data=body, headers={"Content-Type": FORM})
+    SigV4Auth(Credentials(TENANT, TENANT_SECRET), "sqs", "us-east-1").add_auth(request)
+    assert "AccessDenied" in sent(locked_server, request).body
+    request = AWSRequest("POST", locked_server.url + "/", data=body)
+    PresignedWithBody(Credentials(TENANT, TENANT_SECRET), "sqs", "us-east-1", expires=60).add_auth(request)
+    assert "AccessDenied" in sent(locked_server, request, ("Content-Type", FORM)).body
+    assert is_untouched(locked_server, bank)
+
+
+def test_a_presigned_url_with_a_part_twice_is_refused(locked_server: ServerProcess, bank: str) -> None:
+    request = AWSRequest(method="GET", url=f"{locked_server.url}{bank}?Action=PurgeQueue")
+    SigV4QueryAuth(Credentials(TENANT, TENANT_SECRET), "sqs", "us-east-1", expires=60).add_auth(request)
+    assert fetch(request.url)[0] == 403
+    for again in ("X-Amz-Credential=x", "X-Amz-Signature=x", "X-Amz-Date=x", "X-Amz-Expires=60"):
+        for url in (f"{request.url}&{again}", request.url.replace("?", f"?{again}&")):
+            status, text = fetch(url)
+            assert (status, "IncompleteSignature" in text) == (400, True), again
+    assert is_untouched(locked_server, bank)
+
+
+def test_a_request_that_is_signed_in_two_ways_is_refused(locked_server: ServerProcess) -> None:
+    request = AWSRequest(method="GET", url=f"{locked_server.url}/?Action=ListQueues")
+    SigV4QueryAuth(Credentials(KEY, SECRET), "sqs", "us-east-1", expires=60).add_auth(request)
+    answer = sent(locked_server, signed(locked_server, "ListQueues", {}, url=request.url))
+    assert (answer.status, "IncompleteSignature" in answer.body) == (400, True)
+
+
+def test_what_says_what_to_do_has_to_be_signed(locked_server: ServerProcess, bank: str) -> None:
+    """Else somebody who sees a request go by could have the broker do something else with it."""
+    request = AWSRequest(
+        "POST",
+        locked_server.url + "/",
+        data=json.dumps({"QueueUrl": bank}).encode(),
+        headers={"Content-Type": "application/x-amz-json-1.0"},
+    )
+    SigV4Auth(Credentials(KEY, SECRET), "sqs", "us-east-1").add_auth(request)
+    answer = sent(locked_server, request, ("X-Amz-Target", "AmazonSQS.PurgeQueue"))
+    assert answer.status == 403
+    assert "'x-amz-target' must be a 'SignedHeader' in the AWS Authorization." in answer.body
+    assert is_untouched(locked_server, bank)
+    plain = signed(locked_server, "ListQueues", {}, key=KEY, secret=SECRET)
+    assert sent(locked_server, plain, ("X-Amz-Anything", "x")).status == 403
+    # What proxies add is not of that kind.
+    assert sent(locked_server, plain, ("X-Amzn-Trace-Id", "Root=1-2-3"), ("X-Forwarded-For", "10.0.0.1")).status == 200
+
+
+def test_account_and_region_are_those_that_signed(locked_server: ServerProcess) -> None:
+    name = new_name()
+    made = sent(locked_server, signed(locked_server, "CreateQueue", {"QueueName": name}, region="eu-west-1"))
+    assert made.json()["QueueUrl"] == f"{locked_server.url}/{TENANT}/{name}"
+    found = signed(locked_server, "GetQueueAttributes", {"QueueUrl": f"/{TENANT}/{name}", "AttributeNames": ["All"]})
+    assert "QueueDoesNotExist" in sent(locked_server, found).body
+    answer = sent(locked_server, signed(locked_server, "ListQueues", {}, region="Somewhere Else"))
+    assert (answer.status, "valid region" in answer.body) == (403, True)
+
+
+def test_arns_of_another_account_are_refused(locked_server: ServerProcess, bank: str) -> None:
+    name = new_name()
+    assert sent(locked_server, signed(locked_server, "CreateQueue", {"QueueName": name})).status == 200
+    other = f"arn:aws:sqs:us-east-1:{STRANGER}:{bank.rpartition('/')[2]}"
+    own = f"arn:aws:sqs:us-east-1:{TENANT}:{name}"
+    policy = json.dumps({"deadLetterTargetArn": other, "maxReceiveCount": 1})
+    for action, parameters in (
+        ("SetQueueAttributes", {"QueueUrl": f"/{TENANT}/{name}", "Attributes": {"RedrivePolicy": policy}}),
+        ("StartMessageMoveTask", {"SourceArn": other, "DestinationArn": own}),
+        ("ListMessageMoveTasks", {"SourceArn": other}),
+    ):
+        assert sent(locked_server, signed(locked_server, action, parameters)).status in (400, 403), action
+    assert is_untouched(locked_server, bank)
+
+
+# -- without a signature ----------------------------------------------------------------------------------------------
+
+
+def test_a_get_that_nobody_signed_changes_nothing(server: ServerProcess, boto: Client) -> None:
+    """Any page can have a browser send one: <img src="http://127.0.0.1:9324/?Action=DeleteQueue&...">."""
+    queue = new_queue(boto)
+    boto.send_message(QueueUrl=queue, MessageBody="x")
+    path = urlsplit(queue).path
+    changing = sorted(name for name in ACTIONS if not name.startswith(("Get", "List")))
+    assert len(changing) == 17
+    credential = quote(f"{KEY}/20200101/us-east-1/sqs/aws4_request", safe="")
+    for action in changing:
+        for more in ("", f"&X-Amz-Credential={credential}&X-Amz-Signature=0"):
+            place = "/" if action == "CreateQueue" else path
+            query = f"Action={action}&QueueName=made&MessageBody=x&Id=1{more}"
+            status, text = fetch(f"{server.url}{place}?{query}")
+            assert status in (400, 403), (action, text)
+    assert "MissingAuthenticationToken" in fetch(f"{queue}?Action=DeleteQueue")[1]
+    assert "sqs_access_keys" in fetch(f"{queue}?Action=DeleteQueue")[1]
+    assert fetch(f"{queue}?Action=ReceiveMessage")[0] == 403
+    found = boto.get_queue_attributes(QueueUrl=queue, AttributeNames=["ApproximateNumberOfMessages"])
+    assert found["Attributes"]["ApproximateNumberOfMessages"] == "1"
+    assert fetch(f"{server.url}/?Action=ListQueues")[0] == 200
+    with refused("NonExistentQueue"):
+        boto.get_queue_url(QueueName="made")
+
+
+def test_a_body_has_to_say_what_it_is(server: ServerProcess) -> None:
+    for headers in ({}, {"Content-Type": "text/plain"}, {"Content-Type": "application/json"}):
+        answer = ask(server, "POST", "/?Action=ListQueues", "QueueNamePrefix=x", headers)
+        assert (answer.status, "UnsupportedMediaType" in answer.body) == (415, True), headers
+    for headers in ({}, {"Content-Type": "text/plain"}, {"Content-Type": FORM}):
+        answer = ask(server, "POST", "/", "{}", {"X-Amz-Target": "AmazonSQS.ListQueues", **headers})
+        assert answer.status == 415, headers
+        assert answer.json()["__type"] == "com.amazonaws.sqs#UnsupportedMediaTypeException"

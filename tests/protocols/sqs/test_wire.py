@@ -163,8 +163,8 @@ def test_a_content_type_that_is_not_known(server: ServerProcess, boto: Client) -
     answer = ask(
         server, "POST", path_of(queue) + "?Action=SendMessage", "MessageBody=x", {"Content-Type": "text/plain"}
     )
-    assert answer.status == 400
-    assert "<Code>MalformedInput</Code>" in answer.body
+    assert answer.status == 415
+    assert "<Code>UnsupportedMediaType</Code>" in answer.body
 
 
 def test_lists_are_numbered_in_any_order(server: ServerProcess, boto: Client) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from smista.engine import Broker
 from smista.errors import BrokerError
-from smista.protocols.http.asgi import Disconnected, Receive, Scope, Send, check_length, read_body
+from smista.protocols.http.asgi import Disconnected, Receive, Scope, Send, check_length, kind_of, read_body, unsupported
 from smista.protocols.http.errors import RequestError
 from smista.protocols.sqs import json_protocol, query_protocol, signature
 from smista.protocols.sqs.actions.base import Action, Answer
@@ -23,8 +23,10 @@ from smista.protocols.sqs.errors import (
     INVALID_ADDRESS,
     INVALID_SECURITY,
     MALFORMED_INPUT,
+    MISSING_TOKEN,
     REQUEST_TOO_LARGE,
     SERVICE_UNAVAILABLE,
+    UNSUPPORTED_MEDIA_TYPE,
     UNSUPPORTED_OPERATION,
     SqsError,
     from_broker,
@@ -35,25 +37,25 @@ logger = logging.getLogger("smista.sqs")
 
 _FORM = b"application/x-www-form-urlencoded"
 _NOT_OURS = ("/v1/", "/healthz", "/readyz", "/metrics", "/openapi.json")
+_READING = ("Get", "List")
+"""How the names of actions begin that change nothing."""
 _UNKNOWN_OPERATION = b"<UnknownOperationException/>\n"
 
 
 class Request:
     """The parts of a request's head that matter here, found in one pass."""
 
-    __slots__ = ("authorization", "content_type", "host", "path", "query", "target")
+    __slots__ = ("content_type", "host", "path", "query", "target")
 
     def __init__(self, scope: Scope) -> None:
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
-        self.target = self.content_type = self.authorization = self.host = b""
+        self.target = self.content_type = self.host = b""
         for name, value in scope["headers"]:
             if name == b"x-amz-target":
                 self.target = value
             elif name == b"content-type":
                 self.content_type = value
-            elif name == b"authorization":
-                self.authorization = value
             elif name == b"host":
                 self.host = value
 
@@ -63,7 +65,6 @@ class SqsDoor:
         self._broker_of = broker_of
         self._settings = settings
         self._limits = RELAXED if settings.relaxed else STRICT
-        self._defaults = (settings.account, settings.region)
         self._memory = Memory()
 
     @staticmethod
@@ -134,10 +135,13 @@ class SqsDoor:
             if scope["method"] == "GET" and "Action" not in given:
                 await _respond(send, 404, request_id, query_protocol.CONTENT_TYPE, _UNKNOWN_OPERATION)
                 return
-        caller = signature.caller_of(request.authorization, given.get("X-Amz-Credential", ""), self._defaults)
+        elif body and kind_of(request.content_type) not in json_protocol.CONTENT_TYPES:
+            raise _unsupported(request, json_protocol.CONTENT_TYPE.decode())
         if settings.access_keys:
-            signature.verify(scope, body, settings, broker.now_ms())
-        elif not _is_local(scope):
+            caller = signature.verified(scope, body, settings, broker.now_ms())
+        elif _is_local(scope):
+            caller = signature.unverified(scope, settings)
+        else:
             raise SqsError(
                 INVALID_SECURITY,
                 "This broker has no access keys and serves only its own machine; configure sqs_access_keys.",
@@ -153,6 +157,13 @@ class SqsDoor:
         else:
             action = query_protocol.read(given, is_at_queue=path is not None)
         name = type(action).__name__
+        if scope["method"] == "GET" and not settings.access_keys and not name.startswith(_READING):
+            # Any page can make a browser send a GET, by an image or a link, and old browsers do not say whose it is.
+            raise SqsError(
+                MISSING_TOKEN,
+                f"{name} by GET has to be signed with a key that this broker knows; send it by POST, or configure "
+                "sqs_access_keys.",
+            )
         if name in settings.actions_off:
             raise SqsError(UNSUPPORTED_OPERATION, f"This broker does not offer {name}: sqs_actions_off names it.")
         host = request.host.decode("latin-1") or "localhost"
@@ -184,15 +195,13 @@ class SqsDoor:
             raise SqsError(kind, str(error)) from None
 
     def _parameters(self, request: Request, body: bytes) -> dict[str, str]:
-        """A form without a content type is one all the same; anything else is not."""
-        is_form = not request.content_type or request.content_type.lower().startswith(_FORM)
-        if body and not is_form:
-            raise SqsError(
-                MALFORMED_INPUT,
-                f"Content type {request.content_type.decode('latin-1')[:100]} is not known here; send a form, or JSON "
-                "with an X-Amz-Target.",
-            )
+        if body and kind_of(request.content_type) != _FORM:
+            raise _unsupported(request, f"{_FORM.decode()}, or JSON with an X-Amz-Target")
         return query_protocol.parameters(request.query, body)
+
+
+def _unsupported(request: Request, cure: str) -> SqsError:
+    return SqsError(UNSUPPORTED_MEDIA_TYPE, str(unsupported(request.content_type or None, cure)))
 
 
 def _json_body(answer: Answer) -> bytes:

@@ -67,6 +67,7 @@ MISSING_TOKEN = Kind("MissingAuthenticationTokenException", "MissingAuthenticati
 INCOMPLETE_SIGNATURE = Kind("IncompleteSignatureException", "IncompleteSignature", 400)
 INVALID_CLIENT_TOKEN = Kind("UnrecognizedClientException", "InvalidClientTokenId", 403)
 SIGNATURE_DOES_NOT_MATCH = Kind("InvalidSignatureException", "SignatureDoesNotMatch", 403)
+UNSUPPORTED_MEDIA_TYPE = Kind("UnsupportedMediaTypeException", "UnsupportedMediaType", 415)
 REQUEST_TOO_LARGE = Kind("RequestEntityTooLargeException", "RequestEntityTooLarge", 413)
 INTERNAL_FAILURE = Kind("InternalFailure", "InternalFailure", 500)
 SERVICE_UNAVAILABLE = Kind("ServiceUnavailable", "ServiceUnavailable", 503)

@@ -9,6 +9,7 @@ from smista.protocols.sqs.actions.base import Action
 from smista.protocols.sqs.errors import SERIALIZATION, UNKNOWN_OPERATION, SqsError
 
 CONTENT_TYPE = b"application/x-amz-json-1.0"
+CONTENT_TYPES = frozenset((CONTENT_TYPE, b"application/x-amz-json-1.1", b"application/json"))
 TARGET_PREFIX = b"AmazonSQS."
 
 _DECODERS = {TARGET_PREFIX + name.encode(): msgspec.json.Decoder(action).decode for name, action in ACTIONS.items()}

@@ -1,7 +1,9 @@
 """Signature Version 4: who sent a request, and proof of it, in a header or (presigned) in the URL.
 
 The credential names an access key and a region even where nothing is verified: an access key of 12 digits is an
-account of its own. Proof is asked for as soon as access keys are configured. What is signed:
+account of its own. Proof is asked for as soon as access keys are configured, and then the caller is who the verified
+signature says and nobody else: there is one reading of it, and whatever could be read in two ways is refused. What is
+signed:
 
     method, path, parameters, chosen headers, hash of the body ── with a key made of secret, day, region, service
 
@@ -18,7 +20,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, quote
 
 from smista.core.caches import cached_if_small
-from smista.protocols.http.asgi import Scope
+from smista.protocols.http.asgi import Scope, header
 from smista.protocols.sqs.addresses import is_account
 from smista.protocols.sqs.errors import (
     INCOMPLETE_SIGNATURE,
@@ -33,6 +35,8 @@ from smista.protocols.sqs.limits import SqsSettings
 ALGORITHM = "AWS4-HMAC-SHA256"
 SKEW_S = 15 * 60
 EXPIRES_S_MAX = 7 * 24 * 60 * 60
+_MUST_BE_SIGNED = "x-amz-"
+_ONCE = frozenset(("authorization", "content-type", "date", "host"))
 _STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
 
@@ -54,22 +58,21 @@ class Signature(NamedTuple):
     """For how long a presigned URL is good; None for a signed header."""
 
 
-@cached_if_small(lambda authorization, credential, settings: len(authorization) + len(credential))
-def caller_of(authorization: bytes, credential: str, settings: tuple[str, str]) -> Caller:
-    """Who a request says it is from, by its header or else its `X-Amz-Credential`; `settings` are the defaults."""
-    if authorization:
-        credential = authorization.partition(b"Credential=")[2].partition(b",")[0].decode("latin-1")
-    account, region = settings
-    access_key, *scope = credential.split("/")
-    if is_account(access_key):
-        account = access_key
-    if len(scope) == 4 and _REGION.fullmatch(scope[1]):
-        region = scope[1]
+def unverified(scope: Scope, settings: SqsSettings) -> Caller:
+    """Who a request says it is from, where nobody asks for proof; the defaults where it does not say."""
+    authorization = header(scope, b"authorization")
+    if authorization is not None:
+        credential = _parts(authorization.decode("latin-1").partition(" ")[2]).get("Credential", "")
+    else:
+        credential = _parameters(scope["query_string"]).get("X-Amz-Credential", "")
+    access_key, *reach = credential.split("/")
+    account = access_key if is_account(access_key) else settings.account
+    region = reach[1] if len(reach) == 4 and _REGION.fullmatch(reach[1]) else settings.region
     return Caller(account, region)
 
 
-def verify(scope: Scope, body: bytes, settings: SqsSettings, now_ms: int) -> None:
-    """Raise unless the request is signed, now, with one of the configured keys."""
+def verified(scope: Scope, body: bytes, settings: SqsSettings, now_ms: int) -> Caller:
+    """Who signed the request. Raises unless that was now, with one of the configured keys."""
     headers = _headers(scope)
     query = scope["query_string"]
     signature = _read(headers, query)
@@ -81,6 +84,9 @@ def verify(scope: Scope, body: bytes, settings: SqsSettings, now_ms: int) -> Non
             SIGNATURE_DOES_NOT_MATCH,
             "Credential should be scoped to correct service: 'sqs', and to the day of the request's date.",
         )
+    if not _REGION.fullmatch(signature.region):
+        raise SqsError(SIGNATURE_DOES_NOT_MATCH, "Credential should be scoped to a valid region.")
+    _check_all_signed(headers, signature)
     _check_time(signature, now_ms)
     expected = _sign(scope, headers, query, body, signature, secret)
     if not hmac.compare_digest(expected.encode(), signature.signature.encode("utf-8", "replace")):
@@ -89,16 +95,30 @@ def verify(scope: Scope, body: bytes, settings: SqsSettings, now_ms: int) -> Non
             "The request signature we calculated does not match the signature you provided. Check your AWS Secret "
             "Access Key and signing method. Consult the service documentation for details.",
         )
+    account = signature.access_key if is_account(signature.access_key) else settings.account
+    return Caller(account, signature.region)
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """Names in lower case; a header that comes several times is one with commas."""
+    """Names in lower case; a header that comes several times is one with commas, if it may."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         text = value.decode("latin-1")
         key = name.decode("latin-1")
+        if key in found and (key in _ONCE or key.startswith(_MUST_BE_SIGNED)):
+            raise _incomplete(f"Header '{key[:100]}' is given twice")
         found[key] = f"{found[key]},{text}" if key in found else text
     return found
+
+
+def _check_all_signed(headers: dict[str, str], signature: Signature) -> None:
+    """They decide what is done, as X-Amz-Target does: unsigned, a captured request could be made to do something
+    else."""
+    for name in headers:
+        if name.startswith(_MUST_BE_SIGNED) and name not in signature.signed_headers:
+            raise SqsError(
+                SIGNATURE_DOES_NOT_MATCH, f"'{name[:100]}' must be a 'SignedHeader' in the AWS Authorization."
+            )
 
 
 def _read(headers: dict[str, str], query: bytes) -> Signature:
@@ -107,10 +127,12 @@ def _read(headers: dict[str, str], query: bytes) -> Signature:
         algorithm, _, rest = authorization.partition(" ")
         if algorithm != ALGORITHM:
             raise SqsError(INVALID_SECURITY, f"Requests must be signed with {ALGORITHM}.")
-        parts = dict(_pair(part) for part in rest.split(","))
+        parts = _parts(rest)
+        if b"X-Amz-Signature" in query and "X-Amz-Signature" in _parameters(query):
+            raise _incomplete("The request is signed twice, in a header and in the URL")
         stamp = headers.get("x-amz-date") or _stamp_of_date(headers.get("date", ""))
         return _made(parts.get("Credential"), parts.get("SignedHeaders"), parts.get("Signature"), stamp, None)
-    given = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    given = _parameters(query)
     if "X-Amz-Signature" not in given:
         if "Signature" in given or "X-Amz-Algorithm" in given:
             raise SqsError(INVALID_SECURITY, f"Requests must be signed with {ALGORITHM}.")
@@ -129,9 +151,24 @@ def _read(headers: dict[str, str], query: bytes) -> Signature:
     )
 
 
-def _pair(part: str) -> tuple[str, str]:
-    name, _, value = part.strip().partition("=")
-    return name, value
+def _parts(authorization: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in authorization.split(","):
+        name, _, value = part.strip().partition("=")
+        if name in found:
+            raise _incomplete(f"Authorization header has '{name[:100]}' twice")
+        found[name] = value
+    return found
+
+
+def _parameters(query: bytes) -> dict[str, str]:
+    """The parameters of a URL; of those that sign it, none may come twice."""
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name in found and name.lower().startswith(_MUST_BE_SIGNED):
+            raise _incomplete(f"'{name[:100]}' is given twice")
+        found[name] = value
+    return found
 
 
 def _made(
@@ -142,6 +179,8 @@ def _made(
         raise _incomplete("Credential must have exactly 5 slash-delimited elements and end with aws4_request")
     if not signed_headers or "host" not in signed_headers.split(";"):
         raise _incomplete("SignedHeaders must name host")
+    if len(set(signed_headers.split(";"))) != len(signed_headers.split(";")):
+        raise _incomplete("SignedHeaders names a header twice")
     if not signature:
         raise _incomplete("Authorization header requires 'Signature' parameter")
     if not _STAMP.fullmatch(stamp):
