@@ -96,6 +96,17 @@ def test_it_says_where_it_listens_and_serves_there_at_once() -> None:
         assert http.call("broker.info")["queues"] == 0
 
 
+def test_beyond_loopback_its_first_line_and_its_log_warn_that_it_asks_for_no_password() -> None:
+    warning = "without authentication: whoever reaches this address can read and change everything"
+    with ServerProcess(None, "--host", "0.0.0.0", "--sqs-access-keys", "key:secret") as server:
+        [line] = [line for line in server.lines if line.startswith("http")]
+        assert line == f"http listening on http://0.0.0.0:{server.port} - {warning}"
+        [logged] = [line for line in server.lines if "WARNING" in line]
+        assert f"smista.server {warning} host=0.0.0.0" in logged
+    with ServerProcess() as server:
+        assert not [line for line in server.lines if "without authentication" in line]
+
+
 def test_it_listens_where_it_is_told(tmp_path: Path) -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")

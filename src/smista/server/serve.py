@@ -33,7 +33,7 @@ from smista.protocols.sqs.limits import SqsSettings
 from smista.protocols.turns import Turns
 from smista.server import logs
 from smista.server.http_server import HTTP_FLAG, HttpServer
-from smista.server.listening import BACKLOG, beginning_to_accept, listen, names_of_this_machine, shown
+from smista.server.listening import BACKLOG, beginning_to_accept, is_exposed, listen, names_of_this_machine, shown
 from smista.server.settings import ServerSettings
 
 logger = logging.getLogger("smista.server")
@@ -41,6 +41,8 @@ logger = logging.getLogger("smista.server")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 WATCH_S = 0.2
 AMQP_FLAG = "--amqp-port"
+EXPOSED = "without authentication: whoever reaches this address can read and change everything"
+"""HTTP knows no users, and access keys are for SQS only, so this goes for every address but loopback."""
 ECHO_STEP_S = 0.1
 ECHO_STEPS = 5
 
@@ -136,7 +138,10 @@ class Server:
                 amqp.make_protocol, sock=amqp_listener, backlog=BACKLOG
             )
         self.has_started = True
-        self._announce(f"http listening on http://{shown(listener)}")
+        exposed = is_exposed(listener)
+        if exposed:
+            logger.warning(EXPOSED, extra=logs.fields(host=self._settings.host))
+        self._announce(f"http listening on http://{shown(listener)}" + (f" - {EXPOSED}" if exposed else ""))
         self._announce(f"amqp listening on amqp://{shown(amqp_listener)}")
         code = await self._until_told(broker, serving)
         # A disk that is full may stay so for ever: whoever waits for room learns now that the outcome is unknown.
