@@ -1,4 +1,4 @@
-"""Fetch the clients that the AMQP tests drive and that pip does not know: amqplib for node, rabbitmq-c's command line.
+"""Fetch what tests drive and pip does not know: amqplib for node, rabbitmq-c's command line, a browser.
 
 `python -m tools.test_clients` fetches what is missing; the tests call the same functions. Each returns why it cannot be
 had on this machine, or nothing.
@@ -8,6 +8,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,7 +19,7 @@ AMQP_TOOLS = ("amqp-publish", "amqp-consume", "amqp-get", "amqp-declare-queue", 
 
 
 def main() -> None:
-    for name, fetch in (("amqplib", fetch_amqplib), ("amqp-tools", fetch_amqp_tools)):
+    for name, fetch in (("amqplib", fetch_amqplib), ("amqp-tools", fetch_amqp_tools), ("chromium", fetch_chromium)):
         print(f"{name}: {fetch() or 'there'}")
 
 
@@ -53,18 +54,40 @@ def fetch_amqplib() -> str | None:
 
 def fetch_amqp_tools() -> str | None:
     """Have rabbitmq-c's command line tools, which Debian packages as amqp-tools."""
-    if all(map(shutil.which, AMQP_TOOLS)):
-        return None
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return "amqp-tools are not installed, and only root can do that, on Debian"
-    done = subprocess.run(
-        ["apt-get", "install", "--yes", "--no-install-recommends", "amqp-tools"],
+    return _have_package("amqp-tools", AMQP_TOOLS)
+
+
+def fetch_chromium() -> str | None:
+    """Have Chromium, by Debian's package of that name."""
+    return _have_package("chromium", ("chromium",))
+
+
+def _have_package(package: str, programs: Iterable[str]) -> str | None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with open(FOLDER / "lock", "w") as gate:
+        # Several workers may want it at once.
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        if all(map(shutil.which, programs)):
+            return None
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            return f"{package} is not installed, and only root can do that, on Debian"
+        install = ("install", "--yes", "--no-install-recommends", package)
+        done = _apt_get(*install)
+        if done.returncode:
+            # A new machine may know no packages yet, or only those of the day when it was made.
+            _apt_get("update")
+            done = _apt_get(*install)
+        return None if done.returncode == 0 else f"apt-get could not install {package}: {done.stderr.strip()[-200:]}"
+
+
+def _apt_get(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["apt-get", "-o", "DPkg::Lock::Timeout=300", *arguments],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
     )
-    return None if done.returncode == 0 else f"apt-get could not install amqp-tools: {done.stderr.strip()[-200:]}"
 
 
 if __name__ == "__main__":
