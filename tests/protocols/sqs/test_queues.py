@@ -106,10 +106,60 @@ def test_policies_are_taken_away_by_empty_ones(sqs: Client, queue: str) -> None:
     assert not set(attributes(sqs, queue)) & set(policies)
 
 
-def test_a_queue_keeps_its_type(sqs: Client, queue: str) -> None:
+def test_changing_to_high_throughput_is_checked_in_the_order_of_aws(sqs: Client, fifo: str) -> None:
+    """Names, then values, then what one value asks of another; whatever the order they are given in."""
+    high = {"FifoThroughputLimit": "perMessageGroupId", "DeduplicationScope": "messageGroup"}
+    for bad, name in (
+        ({**high, "Unknown": "1"}, "InvalidAttributeName"),
+        ({"FifoThroughputLimit": "fast", "Unknown": "1"}, "InvalidAttributeName"),
+        ({"FifoThroughputLimit": "perMessageGroupId", "DeduplicationScope": "galaxy"}, "InvalidAttributeValue"),
+        ({"FifoThroughputLimit": "perMessageGroupId", "DeduplicationScope": "queue"}, "InvalidAttributeValue"),
+    ):
+        with refused(name) as refusal:
+            sqs.set_queue_attributes(QueueUrl=fifo, Attributes=bad)
+        unfit = "Unknown" if "Unknown" in bad else "Scope" if "galaxy" in bad.values() else "ThroughputLimit"
+        assert unfit in refusal.message
+    assert attributes(sqs, fifo, *high) == {"FifoThroughputLimit": "perQueue", "DeduplicationScope": "queue"}
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes=high)
+    assert attributes(sqs, fifo, *high) == high
+    with refused("InvalidAttributeValue"):
+        sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"DeduplicationScope": "queue"})
+    low = {"DeduplicationScope": "queue", "FifoThroughputLimit": "perQueue"}
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes=low)
+    assert attributes(sqs, fifo, *low) == low
+
+
+@pytest.mark.parametrize("yes", ["True", "TRUE", "tRuE"])
+def test_true_and_false_are_taken_in_any_case(sqs: Client, yes: str) -> None:
+    names = ("FifoQueue", "ContentBasedDeduplication", "SqsManagedSseEnabled")
+    name = new_name() + ".fifo"
+    given = dict.fromkeys(names, yes)
+    url = sqs.create_queue(QueueName=name, Attributes=given)["QueueUrl"]
+    assert attributes(sqs, url, *names) == dict.fromkeys(names, "true")
+    assert sqs.create_queue(QueueName=name, Attributes=dict.fromkeys(names, "true"))["QueueUrl"] == url
+    sqs.set_queue_attributes(QueueUrl=url, Attributes=dict.fromkeys(names[1:], "False"))
+    assert attributes(sqs, url, *names[1:]) == dict.fromkeys(names[1:], "false")
+
+
+def test_a_queue_keeps_its_type(sqs: Client, queue: str, fifo: str) -> None:
+    for value in ("true", "false", "True"):
+        with refused("InvalidAttributeName") as refusal:
+            sqs.set_queue_attributes(QueueUrl=queue, Attributes={"FifoQueue": value})
+        assert refusal.message == "Unknown Attribute FifoQueue."
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"FifoQueue": "true"})
     with refused("InvalidAttributeValue") as refusal:
-        sqs.set_queue_attributes(QueueUrl=queue, Attributes={"FifoQueue": "true"})
+        sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"FifoQueue": "false"})
     assert "Modifying queue type is not supported" in refusal.message
+
+
+def test_the_default_reuse_period_of_a_key_is_not_listed(sqs: Client) -> None:
+    name = "KmsDataKeyReusePeriodSeconds"
+    url = new_queue(sqs, **{"KmsMasterKeyId": "alias/x", name: "300"})
+    assert name not in attributes(sqs, url)
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={name: "600"})
+    assert attributes(sqs, url)[name] == "600"
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={name: "300"})
+    assert name not in attributes(sqs, url)
 
 
 def test_no_names_no_attributes(sqs: Client, queue: str) -> None:

@@ -32,6 +32,7 @@ CREATED = "sqs.created"
 MODIFIED = "sqs.modified"
 
 RETENTION_S = 345_600
+REUSE_PERIOD_S = 300
 DEFAULT = QueueSettings(
     lease_ms=30_000,
     max_retries=None,
@@ -93,18 +94,19 @@ def unfit(name: str, detail: str = "") -> SqsError:
 
 
 def take(draft: Draft, given: Mapping[str, str], *, is_fifo: bool) -> None:
-    """Put attributes into a draft; raises for the first that is unknown or unfit."""
-    for name, value in given.items():
-        taker = _TAKE.get(name)
-        if taker is None or name in READ_ONLY or (name in FIFO_ONLY and not is_fifo):
+    """Put attributes into a draft, or raise. Checked in the order that AWS checks in, whatever the order they are given
+    in: first the names, then each value for itself, then what one value asks of another."""
+    for name in given:
+        if name not in _TAKE or (name in FIFO_ONLY and not is_fifo):
             raise unknown(name)
-        taker(draft, name, value)
+    for name, value in given.items():
+        _TAKE[name](draft, name, value)
     draft_scope = draft.fields.get("dedup_scope", draft.settings.dedup_scope)
     limit = draft.annotations.get(PREFIX + "FifoThroughputLimit")
     if limit == "perMessageGroupId" and draft_scope is not DeduplicationScope.GROUP:
         raise unfit("FifoThroughputLimit", " Reason: perMessageGroupId needs DeduplicationScope messageGroup.")
     if PREFIX + "KmsMasterKeyId" in draft.annotations:
-        if given.get("SqsManagedSseEnabled") == "true":
+        if is_true(given.get("SqsManagedSseEnabled", "")):
             raise SqsError(
                 INVALID_ATTRIBUTE_NAME,
                 "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or "
@@ -144,9 +146,10 @@ def _take_wait(draft: Draft, name: str, value: str) -> None:
 
 
 def _take_reuse_period(draft: Draft, name: str, value: str) -> None:
-    if not 60 <= _number(name, value) <= 86_400:
+    number = _number(name, value)
+    if not 60 <= number <= 86_400:
         raise unfit(name)
-    draft.keep(name, value)
+    draft.keep(name, "" if number == REUSE_PERIOD_S else str(number))
 
 
 def _take_policy(draft: Draft, name: str, value: str) -> None:
@@ -161,19 +164,24 @@ def _take_text(draft: Draft, name: str, value: str) -> None:
 
 
 def _take_flag(draft: Draft, name: str, value: str) -> None:
-    _flag(name, value)
-    draft.keep(name, value)
+    draft.keep(name, str(_flag(name, value)).lower())
+
+
+def is_true(value: str) -> bool:
+    """Python's clients write True, others TRUE."""
+    return value.lower() == "true"
 
 
 def _flag(name: str, value: str) -> bool:
-    if value not in ("true", "false"):
+    if value.lower() not in ("true", "false"):
         raise unfit(name)
-    return value == "true"
+    return is_true(value)
 
 
 def _take_fifo(draft: Draft, name: str, value: str) -> None:
     if not _flag(name, value):
-        raise unknown(name)
+        # Of a queue that is none this attribute is unknown, so this is one.
+        raise unfit(name, " Reason: Modifying queue type is not supported.")
     if not draft.settings.ordered:
         draft.fields["ordered"], draft.fields["fair"] = True, False
 

@@ -40,7 +40,7 @@ class CreateQueue(Parameters, rename="pascal", kw_only=True):
             raise missing("QueueName")
         check_name(name, call.limits)
         given = self.attributes or {}
-        is_fifo = given.get("FifoQueue") == "true"
+        is_fifo = attributes.is_true(given.get("FifoQueue", ""))
         if name.endswith(FIFO_SUFFIX) and not is_fifo:
             raise bad_name()
         if is_fifo and not name.endswith(FIFO_SUFFIX):

@@ -6,7 +6,7 @@ from smista.protocols.sqs import attributes
 from smista.protocols.sqs.actions.base import NOTHING, Answer, QueueParameters
 from smista.protocols.sqs.call import Call
 from smista.protocols.sqs.dead_letter_policy import finder
-from smista.protocols.sqs.errors import INVALID_ATTRIBUTE_VALUE, SqsError, missing
+from smista.protocols.sqs.errors import missing
 
 
 class SetQueueAttributes(QueueParameters, rename="pascal", kw_only=True):
@@ -17,11 +17,6 @@ class SetQueueAttributes(QueueParameters, rename="pascal", kw_only=True):
         if not self.attributes:
             raise missing("Attribute.Name")
         settings = target.settings
-        if self.attributes.get("FifoQueue", str(settings.ordered).lower()) != str(settings.ordered).lower():
-            raise SqsError(
-                INVALID_ATTRIBUTE_VALUE,
-                "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
-            )
         draft = attributes.Draft(settings, call.limits, finder(call, target.name, target.account))
         attributes.take(draft, self.attributes, is_fifo=settings.ordered)
         changed = attributes.stamp(draft.result(), call.broker.now_ms())
