@@ -130,15 +130,19 @@ def test_a_group_is_needed(sqs: Client, fifo: str) -> None:
     with refused("MissingParameter") as refusal:
         sqs.send_message(QueueUrl=fifo, MessageBody="x", MessageDeduplicationId="d")
     assert refusal.message == "The request must contain the parameter MessageGroupId."
-    answer = sqs.send_message_batch(
-        QueueUrl=fifo,
-        Entries=[
-            {"Id": "a", "MessageBody": "x", "MessageDeduplicationId": "d"},
-            {"Id": "b", "MessageBody": "x", "MessageDeduplicationId": "d", "MessageGroupId": "g"},
-        ],
-    )
-    assert [(one["Id"], one["Code"]) for one in answer["Failed"]] == [("a", "InvalidParameterValue")]
-    assert answer["Successful"][0]["SequenceNumber"]
+
+
+@pytest.mark.parametrize("missing", ["MessageGroupId", "MessageDeduplicationId"])
+def test_a_batch_fails_as_a_whole_where_an_entry_has_no_group_or_deduplication_id(
+    sqs: Client, fifo: str, missing: str
+) -> None:
+    good = {"Id": "a", "MessageBody": "x", "MessageDeduplicationId": "d", "MessageGroupId": "g"}
+    bad = {name: value for name, value in {**good, "Id": "b"}.items() if name != missing}
+    with refused("InvalidParameterValue") as refusal:
+        sqs.send_message_batch(QueueUrl=fifo, Entries=[good, bad])
+    assert missing in refusal.message
+    assert count(sqs, fifo) == 0
+    assert sqs.send_message_batch(QueueUrl=fifo, Entries=[good])["Successful"][0]["SequenceNumber"]
 
 
 @pytest.mark.parametrize("id", ["", "with blank", "x" * 129, "ü"], ids=lambda id: id[:5])

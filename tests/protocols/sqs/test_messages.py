@@ -146,6 +146,37 @@ def test_other_system_attributes_than_the_trace_header_are_refused(boto: Client)
 
 
 @pytest.mark.parametrize("character", ["\x00", "\x08", "\x0b", "\x1f", "\ufffe", "\uffff"], ids=ascii)
+def test_an_attribute_with_characters_that_xml_cannot_hold_is_an_invalid_value(
+    sqs: Client, queue: str, character: str
+) -> None:
+    value = {"DataType": "String", "StringValue": f"x{character}"}
+    with refused("InvalidParameterValue"):
+        sqs.send_message(QueueUrl=queue, MessageBody="x", MessageAttributes={"a": value})
+    entry = {"Id": "a", "MessageBody": "x", "MessageAttributes": {"a": value}}
+    [failed] = sqs.send_message_batch(QueueUrl=queue, Entries=[entry])["Failed"]
+    assert failed["Code"] == "InvalidParameterValue"
+
+
+def test_attributes_are_named_in_any_script(sqs: Client, queue: str) -> None:
+    attributes = {name: {"DataType": "String", "StringValue": "v"} for name in ("attr.1øßä", "größe_2", "名前-٣")}
+    sqs.send_message(QueueUrl=queue, MessageBody="x", MessageAttributes=attributes)
+    [message] = receive(sqs, queue, MessageAttributeNames=["All"])
+    assert message["MessageAttributes"] == attributes
+    for name in ("§", "a!", 'a"b', "a(b", "a?b", "a b"):
+        with refused("InvalidParameterValue"):
+            sqs.send_message(
+                QueueUrl=queue, MessageBody="x", MessageAttributes={name: {"DataType": "String", "StringValue": "v"}}
+            )
+
+
+def test_a_star_stands_for_all_attributes(sqs: Client, queue: str) -> None:
+    attributes = {name: {"DataType": "String", "StringValue": "v"} for name in ("one", "two.three")}
+    sqs.send_message(QueueUrl=queue, MessageBody="x", MessageAttributes=attributes)
+    [message] = receive(sqs, queue, MessageAttributeNames=["*"])
+    assert message["MessageAttributes"] == attributes
+
+
+@pytest.mark.parametrize("character", ["\x00", "\x08", "\x0b", "\x1f", "\ufffe", "\uffff"], ids=ascii)
 def test_characters_that_xml_cannot_hold_are_refused(sqs: Client, queue: str, character: str) -> None:
     with refused("InvalidMessageContents"):
         sqs.send_message(QueueUrl=queue, MessageBody=f"x{character}")
@@ -469,9 +500,13 @@ def test_visibility_of_what_is_not_in_flight(sqs: Client, queue: str) -> None:
     [message] = receive(sqs, queue)
     handle = message["ReceiptHandle"]
     sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=0)
-    with refused("MessageNotInflight"):
-        sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=10)
+    # As with AWS that succeeds, on a standard queue; here it changes nothing.
+    sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=10)
+    assert count(sqs, queue) == 1
     [again] = receive(sqs, queue)
+    for timeout_s in (0, 10):
+        sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=timeout_s)
+        assert (count(sqs, queue), count(sqs, queue, "NotVisible")) == (0, 1)
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=again["ReceiptHandle"])
     with refused("InvalidParameterValue") as refusal:
         sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=10)
@@ -480,6 +515,20 @@ def test_visibility_of_what_is_not_in_flight(sqs: Client, queue: str) -> None:
         sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle="x", VisibilityTimeout=10)
     with refused("InvalidParameterValue"):
         sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=43201)
+
+
+def test_visibility_by_an_expired_handle(sqs: Client, queue: str, fifo: str) -> None:
+    sqs.send_message(QueueUrl=queue, MessageBody="x")
+    sqs.send_message(QueueUrl=fifo, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="d")
+    old, old_of_fifo = (receive(sqs, url, VisibilityTimeout=1)[0]["ReceiptHandle"] for url in (queue, fifo))
+    eventually(lambda: count(sqs, queue) == count(sqs, fifo) == 1)
+    sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=old, VisibilityTimeout=10)
+    entry = {"Id": "a", "ReceiptHandle": old, "VisibilityTimeout": 10}
+    assert sqs.change_message_visibility_batch(QueueUrl=queue, Entries=[entry])["Successful"] == [{"Id": "a"}]
+    assert receive(sqs, queue)[0]["Body"] == "x"
+    with refused("InvalidParameterValue") as refusal:
+        sqs.change_message_visibility(QueueUrl=fifo, ReceiptHandle=old_of_fifo, VisibilityTimeout=10)
+    assert refusal.message.endswith("Reason: The receipt handle has expired.")
 
 
 def test_changing_a_batch_tells_of_each_entry(sqs: Client, queue: str) -> None:

@@ -65,7 +65,18 @@ class Target(NamedTuple):
 
 
 class Call:
-    __slots__ = ("account", "base_url", "broker", "limits", "memory", "path", "receive", "region", "settings")
+    __slots__ = (
+        "account",
+        "base_url",
+        "broker",
+        "limits",
+        "memory",
+        "path",
+        "receive",
+        "region",
+        "settings",
+        "trace_header",
+    )
 
     def __init__(
         self,
@@ -79,6 +90,7 @@ class Call:
         base_url: str,
         path: Address | None,
         receive: Receive,
+        trace_header: str | None = None,
     ) -> None:
         self.broker = broker
         self.settings = settings
@@ -89,6 +101,8 @@ class Call:
         self.base_url = base_url
         self.path = path
         self.receive = receive
+        self.trace_header = trace_header
+        """Of the request; what is sent with it has it too, unless it has one of its own."""
 
     # -- queues -------------------------------------------------------------------------------------------------------
 

@@ -16,15 +16,18 @@ import msgspec
 from smista.core.caches import cached_if_small
 from smista.protocols import properties
 from smista.protocols.properties import Properties
-from smista.protocols.sqs.errors import INVALID_MESSAGE_CONTENTS, UNSUPPORTED_OPERATION, SqsError, invalid
+from smista.protocols.sqs.errors import UNSUPPORTED_OPERATION, SqsError, invalid
 from smista.protocols.sqs.limits import Limits
 
 SQS = 3
 """The first byte of properties kept in this form."""
+TRACE_BYTES_MAX = 512
 TRACE_HEADER = "AWSTraceHeader"
+EVERY_NAME = frozenset(("All", ".*", "*"))
 ENCODING_HEADER = "smista.body-encoding"
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+_NAME = re.compile(r"[\w.-]{1,256}")
+"""Letters and digits of any script."""
 _TYPE = re.compile(r"(String|Number|Binary)(\.[^\s].*)?", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
@@ -130,7 +133,7 @@ def check(given: dict[str, GivenAttribute], limits: Limits) -> tuple[Attributes,
     for name, value in given.items():
         _check_name(name)
         kind, content = _checked(name, value, limits)
-        size += len(name) + len(kind.encode()) + len(content.encode() if isinstance(content, str) else content)
+        size += len(name.encode()) + len(kind.encode()) + len(content.encode() if isinstance(content, str) else content)
         kept[name] = (kind, content)
     return kept, size
 
@@ -196,10 +199,7 @@ def _checked(name: str, value: GivenAttribute, limits: Limits) -> tuple[str, Any
         if not _NUMBER.fullmatch(text.strip()):
             raise invalid(f"Can't cast the value of message (user) attribute '{name}' to a number.")
     elif not limits.any_character and not is_xml_text(text.encode()):
-        raise SqsError(
-            INVALID_MESSAGE_CONTENTS,
-            f"Message (user) attribute '{name}' contains characters outside the allowed set.",
-        )
+        raise invalid(f"Message (user) attribute '{name}' contains characters outside the allowed set.")
     return kind, text
 
 
@@ -221,6 +221,14 @@ def check_trace_header(given: dict[str, GivenAttribute]) -> str | None:
     if value.data_type != "String" or not value.string_value:
         raise invalid(f"Message system attribute '{TRACE_HEADER}' must contain a non-empty value of type 'String'.")
     return value.string_value
+
+
+def trace_header_of(header: bytes) -> str | None:
+    """What a request's X-Amzn-Trace-Id says, where it is one: what X-Ray would take."""
+    if b"Root=" not in header or len(header) > TRACE_BYTES_MAX or not header.isascii():
+        return None
+    text = header.decode()
+    return text if text.isprintable() else None
 
 
 # -- digests ----------------------------------------------------------------------------------------------------------
@@ -254,7 +262,7 @@ def chosen(attributes: Attributes, names: list[str]) -> Attributes:
     """Those that a receiver asked for: by name, by `prefix.*`, or all of them."""
     if not attributes or not names:
         return {}
-    if "All" in names or ".*" in names:
+    if not EVERY_NAME.isdisjoint(names):
         return attributes
     exact = set(names)
     prefixes = tuple(name[:-2] for name in names if name.endswith(".*"))

@@ -3,9 +3,9 @@
 it has the shape of one, of another version     refused: by deleting as InvalidIdFormat, else as any other text
 it was given out by another queue               refused: it is no handle here
 its message was deleted or moved on             fine: deleting it again changes nothing
-its lease ran out, standard queue               still deletes
+its lease ran out, standard queue               still deletes; changing its visibility succeeds and changes nothing
 its lease ran out, FIFO queue                   refused: it has expired
-its message has been handed out again since     standard: answered like a success, deletes nothing; FIFO: expired
+its message has been handed out again since     standard: answered like a success, changes nothing; FIFO: refused
 """
 
 from __future__ import annotations

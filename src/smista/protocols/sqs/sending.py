@@ -39,8 +39,15 @@ class Ready(NamedTuple):
     md5_of_system_attributes: str | None
 
 
-def prepare(given: MessageParameters, target: Target, limits: Limits, *, is_batch: bool = False) -> Ready:
-    """Check a message for a queue, or raise what is wrong with it."""
+def prepare(
+    given: MessageParameters,
+    target: Target,
+    limits: Limits,
+    *,
+    trace_header: str | None = None,
+    is_batch: bool = False,
+) -> Ready:
+    """Check a message for a queue, or raise what is wrong with it. `trace_header` is that of the request."""
     text = given.message_body
     if not text:
         raise missing("MessageBody")
@@ -54,13 +61,15 @@ def prepare(given: MessageParameters, target: Target, limits: Limits, *, is_batc
     kept = md5_of_attributes = md5_of_system_attributes = None
     if given.message_attributes or given.message_system_attributes:
         attributes, attribute_bytes = message_attributes.check(given.message_attributes or {}, limits)
-        trace_header = message_attributes.check_trace_header(given.message_system_attributes or {})
+        own_header = message_attributes.check_trace_header(given.message_system_attributes or {})
         size += attribute_bytes
         if attributes:
             md5_of_attributes = message_attributes.digest(attributes)
-        if trace_header is not None:
-            md5_of_system_attributes = message_attributes.trace_digest(trace_header)
-        kept = Kept(attributes, trace_header)
+        if own_header is not None:
+            md5_of_system_attributes = message_attributes.trace_digest(own_header)
+        kept = Kept(attributes, own_header or trace_header)
+    elif trace_header is not None:
+        kept = Kept(trace_header=trace_header)
     size_max = target.settings.body_bytes_max or min(MIB, limits.message_bytes)
     if size > size_max and not (limits.any_character and target.settings.body_bytes_max is None):
         raise invalid(f"One or more parameters are invalid. Reason: Message must be shorter than {size_max} bytes.")
@@ -94,26 +103,34 @@ def _standard(given: MessageParameters, kept: Kept | None, limits: Limits) -> tu
 def _fifo(
     given: MessageParameters, target: Target, body: bytes, kept: Kept | None, *, is_batch: bool
 ) -> tuple[Envelope, int | None]:
-    group, deduplication_id = given.message_group_id, given.message_deduplication_id
-    if not group:
-        if is_batch:
-            raise invalid("The request must contain the parameter MessageGroupId.")
-        raise missing("MessageGroupId")
+    check_ids(given, target, is_batch=is_batch)
+    group, deduplication_id = given.message_group_id or "", given.message_deduplication_id
     _check_id(group, "MessageGroupId")
     if given.delay_seconds:
         raise _wrong_type(given.delay_seconds, "DelaySeconds")
     if deduplication_id is not None:
         _check_id(deduplication_id, "MessageDeduplicationId")
-    elif target.settings.dedup_by_body:
+    else:
         # Said rather than left to the queue, so that it counts as the same when somebody gives this very id.
         deduplication_id = hashlib.sha256(body).hexdigest()
-    else:
+    properties = b"" if kept is None else message_attributes.write(kept)
+    return Envelope(properties, group=group, deduplication_id=deduplication_id), None
+
+
+def check_ids(given: MessageParameters, target: Target, *, is_batch: bool) -> None:
+    """Raise where a message for a FIFO queue names no group, or nothing by which to know it again. In a batch that is
+    wrong with the request, not with the entry."""
+    if not target.settings.ordered:
+        return
+    if not given.message_group_id:
+        if is_batch:
+            raise invalid("The request must contain the parameter MessageGroupId.")
+        raise missing("MessageGroupId")
+    if given.message_deduplication_id is None and not target.settings.dedup_by_body:
         raise invalid(
             "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided "
             "explicitly"
         )
-    properties = b"" if kept is None else message_attributes.write(kept)
-    return Envelope(properties, group=group, deduplication_id=deduplication_id), None
 
 
 def _check_id(value: str, parameter: str) -> None:

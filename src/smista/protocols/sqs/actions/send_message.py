@@ -24,7 +24,7 @@ class SendMessage(MessageParameters, rename="pascal", kw_only=True):
     async def run(self, call: Call) -> Answer:
         target = call.target(self.queue_url)
         call.check_key(target)
-        ready = prepare(self, target, call.limits)
+        ready = prepare(self, target, call.limits, trace_header=call.trace_header)
         [published] = await call.broker.publish(target.name, (ready.publication,), namespace=target.namespace)
         if isinstance(published, BrokerError):
             raise published

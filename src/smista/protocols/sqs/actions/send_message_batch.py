@@ -9,7 +9,7 @@ from smista.protocols.sqs.actions.base import Answer, Failed, QueueParameters, c
 from smista.protocols.sqs.call import Call
 from smista.protocols.sqs.errors import BATCH_TOO_LONG, SqsError
 from smista.protocols.sqs.limits import MIB
-from smista.protocols.sqs.sending import MessageParameters, Ready, prepare, sequence_number
+from smista.protocols.sqs.sending import MessageParameters, Ready, check_ids, prepare, sequence_number
 
 
 class SendEntry(MessageParameters, rename="pascal", kw_only=True):
@@ -38,11 +38,14 @@ class SendMessageBatch(QueueParameters, rename="pascal", kw_only=True):
         call.check_key(target)
         entries = check_entries(self.entries, call.limits, "SendMessageBatchRequestEntry")
         self._check_size(call)
+        for _, entry in entries:
+            check_ids(entry, target, is_batch=True)
         ready: list[tuple[str, Ready]] = []
         answer = SendBatchAnswer([], [])
         for id, entry in entries:
             try:
-                ready.append((id, prepare(entry, target, call.limits, is_batch=True)))
+                one = prepare(entry, target, call.limits, trace_header=call.trace_header, is_batch=True)
+                ready.append((id, one))
             except SqsError as error:
                 answer.failed.append(failed(id, error))
         if not ready:
@@ -75,7 +78,9 @@ class SendMessageBatch(QueueParameters, rename="pascal", kw_only=True):
         for entry in self.entries or ():
             size += len((entry.message_body or "").encode("utf-8", "replace"))
             for name, value in (entry.message_attributes or {}).items():
-                size += len(name) + len(value.data_type or "") + len(value.binary_value or b"")
+                size += (
+                    len(name.encode("utf-8", "replace")) + len(value.data_type or "") + len(value.binary_value or b"")
+                )
                 size += len((value.string_value or "").encode("utf-8", "replace"))
         if size > MIB:
             raise SqsError(
