@@ -69,10 +69,7 @@ def no_such_queue(sqs: Client, action: str, server: ServerProcess) -> None:
 
 
 def not_an_address(sqs: Client, action: str, server: ServerProcess) -> None:
-    if action in NAMES_A_QUEUE:
-        call(sqs, action, "http://somewhere/else/than/a/queue")
-    else:
-        call(make_client(server.url + "/not/here"), action, "")
+    call(make_client(server.url + "/not/here"), action, "q")
 
 
 def kms(name: str) -> Callable[[Client, str, ServerProcess], None]:
@@ -137,8 +134,8 @@ def purged_twice(_: Client, action: str, strict: ServerProcess) -> None:
 
 
 def not_in_flight(sqs: Client, action: str, _: ServerProcess) -> None:
-    url = new_queue(sqs)
-    sqs.send_message(QueueUrl=url, MessageBody="x")
+    url = new_queue(sqs, FifoQueue="true")
+    sqs.send_message(QueueUrl=url, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="d")
     handle = sqs.receive_message(QueueUrl=url)["Messages"][0]["ReceiptHandle"]
     for timeout in (0, 5):
         call(sqs, action, url, ReceiptHandle=handle, VisibilityTimeout=timeout)

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from smista.protocols.sqs.door import SqsDoor
-from tests.protocols.sqs.clients import Client, new_name, new_queue
-from tests.protocols.sqs.raw import JSON, act, ask, form
+from tests.protocols.sqs.clients import Client, make_client, new_name, new_queue
+from tests.protocols.sqs.raw import FORM, JSON, act, ask, form
 from tests.server_process import ServerProcess
 
 REQUEST_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -64,8 +64,15 @@ def test_the_queue_is_named_by_the_path_too_and_a_parameter_beats_it(server: Ser
         (b'{"QueueUrl": "\xff"}', "SerializationException"),
         (b'{"QueueUrl": "x", "DelaySeconds": "5"}', "SerializationException"),
         (b'{"QueueUrl": "x", "MessageAttributes": {"a": {"BinaryValue": "*"}}}', "SerializationException"),
-        (b'{"QueueUrl": "http://host/not/a/queue", "MessageBody": "x"}', "InvalidAddress"),
-        (b'{"QueueUrl": "http://host", "MessageBody": "x"}', "InvalidAddress"),
+        (b'{"QueueUrl": "http://host/not/a/queue", "MessageBody": "x"}', "QueueDoesNotExist"),
+        (b'{"QueueUrl": "http://host", "MessageBody": "x"}', "QueueDoesNotExist"),
+        (
+            b'{"QueueUrl": "https://sqs.us-east-1.amazonaws.com/123456789012/x", "MessageBody": "x"}',
+            "QueueDoesNotExist",
+        ),
+        (b'{"QueueUrl": "http://", "MessageBody": "x"}', "QueueDoesNotExist"),
+        (b'{"QueueUrl": "/", "MessageBody": "x"}', "QueueDoesNotExist"),
+        (b'{"QueueUrl": "foobar baz", "MessageBody": "x"}', "QueueDoesNotExist"),
         (b"[" * 100_000, "SerializationException"),
         (b'{"unknown": ' + b"[" * 100_000, "SerializationException"),
     ],
@@ -186,6 +193,102 @@ def test_a_map_of_one_needs_no_number_and_a_path_may_end_in_a_slash(server: Serv
     assert form(server, f"Action=SendMessage&MessageBody=x&DelaySeconds=0&{sent}", path).status == 200
     [message] = boto.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
     assert message["MessageAttributes"] == {"a": {"DataType": "String", "StringValue": "v"}}
+
+
+@pytest.mark.parametrize(
+    "action", ["SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"], ids=lambda action: action
+)
+def test_a_list_given_empty_has_no_entries(server: ServerProcess, boto: Client, action: str) -> None:
+    path = path_of(new_queue(boto))
+    for parameter in ("Entries", f"{action}RequestEntry"):
+        answer = form(server, f"Action={action}&{parameter}=", path)
+        assert answer.status == 400
+        assert "<Code>AWS.SimpleQueueService.EmptyBatchRequest</Code>" in answer.body
+
+
+def test_other_lists_given_empty_are_passed_over(server: ServerProcess, boto: Client) -> None:
+    path = path_of(new_queue(boto))
+    names = ("MessageAttribute", "MessageAttributes", "MessageSystemAttributes", "MessageSystemAttribute")
+    empty = "&".join(f"{name}=" for name in names)
+    assert form(server, f"Action=SendMessage&MessageBody=x&{empty}", path).status == 200
+    names = ("AttributeName", "AttributeNames", "MessageAttributeName", "MessageAttributeNames")
+    empty = "&".join(f"{name}=" for name in names)
+    assert "<Body>x</Body>" in form(server, f"Action=ReceiveMessage&{empty}", path).body
+    assert form(server, "Action=GetQueueAttributes&AttributeName=", path).status == 200
+    name = new_name()
+    assert form(server, f"Action=CreateQueue&QueueName={name}&Attribute=&Tag=&Attributes=&Tags=").status == 200
+
+
+# -- Query, answered in JSON ------------------------------------------------------------------------------------------
+
+WANTS_JSON = {"Accept": "application/json"}
+
+
+def test_a_query_that_accepts_json_is_answered_in_json(server: ServerProcess, boto: Client) -> None:
+    url = new_queue(boto)
+    attribute = {"n": {"DataType": "Number", "StringValue": "1"}}
+    boto.send_message(QueueUrl=url, MessageBody="x", MessageAttributes=attribute)
+    answer = ask(server, "GET", path_of(url) + "?Action=GetQueueAttributes&AttributeName.1=QueueArn", b"", WANTS_JSON)
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    name = url.rpartition("/")[2]
+    assert answer.json() == {
+        "GetQueueAttributesResponse": {
+            "GetQueueAttributesResult": {
+                "Attributes": [{"Name": "QueueArn", "Value": f"arn:aws:sqs:us-east-1:000000000000:{name}"}]
+            },
+            "ResponseMetadata": {"RequestId": answer.headers["x-amzn-requestid"]},
+        }
+    }
+    body = "Action=ReceiveMessage&AttributeName=All&MessageAttributeName=All"
+    answer = ask(server, "POST", path_of(url), body, {**WANTS_JSON, "Content-Type": FORM})
+    [message] = answer.json()["ReceiveMessageResponse"]["ReceiveMessageResult"]["messages"]
+    assert message["Body"] == "x"
+    assert message["MessageAttributes"] == [{"Name": "n", "Value": attribute["n"]}]
+    assert {"Name": "ApproximateReceiveCount", "Value": "1"} in message["Attributes"]
+    listed = ask(server, "GET", f"/?Action=ListQueues&QueueNamePrefix={name}", b"", WANTS_JSON).json()
+    assert listed["ListQueuesResponse"]["ListQueuesResult"] == {"queueUrls": [url]}
+
+
+def test_an_error_of_a_query_that_accepts_json(server: ServerProcess, boto: Client) -> None:
+    path = path_of(new_queue(boto))
+    answer = ask(server, "GET", path + "?Action=ListQueues", b"", WANTS_JSON)
+    assert answer.status == 400
+    assert answer.json()["Error"]["Code"] == "InvalidAction"
+    assert answer.json()["Error"]["Message"] == "The action ListQueues is not valid for this endpoint."
+    assert answer.json()["RequestId"] == answer.headers["x-amzn-requestid"]
+    # What is no request of SQS has one answer only.
+    assert ask(server, "GET", path, b"", WANTS_JSON).body == "<UnknownOperationException/>\n"
+
+
+# -- the trace header -------------------------------------------------------------------------------------------------
+
+TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+
+
+@pytest.mark.parametrize("wire", ["json", "query"])
+def test_the_trace_header_of_a_request_goes_with_its_messages(server: ServerProcess, wire: str) -> None:
+    sqs = make_client(server.url, wire)
+    url = new_queue(sqs)
+    sqs.meta.events.register("before-send.sqs", lambda request, **_: request.headers.update({"X-Amzn-Trace-Id": TRACE}))
+    own = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=own"}}
+    sent = sqs.send_message(QueueUrl=url, MessageBody="single")
+    assert "MD5OfMessageSystemAttributes" not in sent
+    entries = [
+        {"Id": "a", "MessageBody": "entry"},
+        {"Id": "b", "MessageBody": "own", "MessageSystemAttributes": own},
+    ]
+    sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    messages = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, AttributeNames=["AWSTraceHeader"])["Messages"]
+    found = {message["Body"]: message["Attributes"]["AWSTraceHeader"] for message in messages}
+    assert found == {"single": TRACE, "entry": TRACE, "own": "Root=own"}
+
+
+def test_what_is_no_trace_header_is_passed_over(server: ServerProcess, boto: Client) -> None:
+    url = new_queue(boto)
+    headers = {"Content-Type": FORM, "X-Amzn-Trace-Id": "x" * 100}
+    assert ask(server, "POST", path_of(url), "Action=SendMessage&MessageBody=x", headers).status == 200
+    [message] = boto.receive_message(QueueUrl=url, AttributeNames=["All"])["Messages"]
+    assert "AWSTraceHeader" not in message["Attributes"]
 
 
 def test_a_request_that_is_too_long(server: ServerProcess) -> None:

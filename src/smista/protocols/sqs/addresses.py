@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from smista.core.caches import cached_if_small
 from smista.core.state import DEFAULT_NAMESPACE
-from smista.protocols.sqs.errors import INVALID_ADDRESS, SqsError, invalid
+from smista.protocols.sqs.errors import SqsError, invalid, no_such_queue
 from smista.protocols.sqs.limits import Limits, SqsSettings
 
 _ACCOUNT = re.compile(r"[0-9]{12}")
@@ -41,7 +41,8 @@ def read_url(url: str) -> Address:
         return Address(None, path)
     account, separator, name = path.partition("/")
     if not separator or not is_account(account) or not name or "/" in name:
-        raise SqsError(INVALID_ADDRESS, f"The address {url[:200]} is not valid for this endpoint.")
+        # Whatever its host: of our queues it is none.
+        raise no_such_queue()
     return Address(account, unquote(name))
 
 

@@ -32,6 +32,7 @@ from smista.protocols.sqs.errors import (
     from_broker,
 )
 from smista.protocols.sqs.limits import RELAXED, STRICT, SqsSettings
+from smista.protocols.sqs.message_attributes import trace_header_of
 
 logger = logging.getLogger("smista.sqs")
 
@@ -45,12 +46,14 @@ _UNKNOWN_OPERATION = b"<UnknownOperationException/>\n"
 class Request:
     """The parts of a request's head that matter here, found in one pass."""
 
-    __slots__ = ("content_type", "host", "path", "query", "target")
+    __slots__ = ("content_type", "host", "path", "query", "target", "trace", "wants_json")
 
     def __init__(self, scope: Scope) -> None:
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
-        self.target = self.content_type = self.host = b""
+        self.target = self.content_type = self.host = self.trace = b""
+        self.wants_json = False
+        """Of a Query request: answered in JSON, where it is in XML otherwise."""
         for name, value in scope["headers"]:
             if name == b"x-amz-target":
                 self.target = value
@@ -58,6 +61,10 @@ class Request:
                 self.content_type = value
             elif name == b"host":
                 self.host = value
+            elif name == b"x-amzn-trace-id":
+                self.trace = value
+            elif name == b"accept":
+                self.wants_json = b"application/json" in value.lower()
 
 
 class SqsDoor:
@@ -177,13 +184,14 @@ class SqsDoor:
             base_url=f"{scope.get('scheme', 'http')}://{host}",
             path=path,
             receive=receive,
+            trace_header=trace_header_of(request.trace),
         )
         answer = await action.run(call)
         if request.target:
             await _respond(send, 200, request_id, json_protocol.CONTENT_TYPE, _json_body(answer))
         else:
-            data = query_protocol.write(name, answer, request_id)
-            await _respond(send, 200, request_id, query_protocol.CONTENT_TYPE, data)
+            content_type, data = query_protocol.write(name, answer, request_id, in_json=request.wants_json)
+            await _respond(send, 200, request_id, content_type, data)
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
         bytes_max = self._settings.request_bytes_max
@@ -228,8 +236,8 @@ async def _refuse(request: Request, request_id: str, error: SqsError, send: Send
         body, more = json_protocol.write_error(error)
         await _respond(send, error.kind.status, request_id, json_protocol.CONTENT_TYPE, body, more)
     else:
-        body = query_protocol.write_error(error, request_id)
-        await _respond(send, error.kind.status, request_id, query_protocol.CONTENT_TYPE, body)
+        content_type, body = query_protocol.write_error(error, request_id, in_json=request.wants_json)
+        await _respond(send, error.kind.status, request_id, content_type, body)
 
 
 async def _respond(

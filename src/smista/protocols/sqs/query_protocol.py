@@ -1,4 +1,5 @@
-"""The Query protocol: parameters as a form or in the URL, lists and maps flattened into numbered names; XML out.
+"""The Query protocol: parameters as a form or in the URL, lists and maps flattened into numbered names; XML out, or
+where the request's Accept says so the same in JSON.
 
     Attribute.1.Name=DelaySeconds&Attribute.1.Value=5     Attributes={"DelaySeconds": "5"}
     SendMessageBatchRequestEntry.1.Id=a                   Entries=[{"Id": "a"}]
@@ -26,6 +27,7 @@ from smista.protocols.sqs.errors import (
 )
 
 CONTENT_TYPE = b"text/xml"
+JSON = b"application/json"
 XMLNS = "http://queue.amazonaws.com/doc/2012-11-05/"
 PARAMETERS_MAX = 10_000
 AT_ROOT_ONLY = frozenset(("CreateQueue", "ListQueues"))
@@ -56,6 +58,7 @@ _MEMBERS: dict[str, _Flat] = {
     "StringListValue": _Flat("StringListValues"),
     "BinaryListValue": _Flat("BinaryListValues"),
 }
+_LISTED = frozenset(flat.parameter for flat in _MEMBERS.values())
 _IS_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -116,6 +119,9 @@ def _as_json(tree: dict[str, object]) -> dict[str, object]:
     made: dict[str, object] = {}
     for name, node in tree.items():
         flat = _MEMBERS.get(name)
+        if not node and (flat is not None or name in _LISTED):
+            # `Entries=` is how some clients write a list without members.
+            continue
         if flat is None or (isinstance(node, str) and not _is_list_alone(name, node)):
             made[name] = _as_json(node) if isinstance(node, dict) else node
         elif flat.key:
@@ -167,12 +173,25 @@ _ELEMENTS: dict[str, _Flat] = {
     "Failed": _Flat("BatchResultErrorEntry"),
     "Results": _Flat("ListMessageMoveTasksResultEntry"),
 }
+_NAMES_IN_JSON = {"QueueUrls": "queueUrls", "Messages": "messages"}
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\r": "&#xD;"}
 _ESCAPED = re.compile(r'[&<>"\r]')
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
-def write(action: str, answer: Answer, request_id: str) -> bytes:
+Written = tuple[bytes, bytes]
+"""The content type, and the body."""
+
+
+def write(action: str, answer: Answer, request_id: str, *, in_json: bool = False) -> Written:
+    if in_json:
+        metadata = {"RequestId": request_id}
+        result = {f"{action}Result": _in_json(msgspec.to_builtins(answer))} if answer.has_result else {}
+        return JSON, msgspec.json.encode({f"{action}Response": {**result, "ResponseMetadata": metadata}})
+    return CONTENT_TYPE, _in_xml(action, answer, request_id)
+
+
+def _in_xml(action: str, answer: Answer, request_id: str) -> bytes:
     inner = "".join(_element(action, name, value) for name, value in msgspec.to_builtins(answer).items())
     result = f"<{action}Result>{inner}</{action}Result>" if answer.has_result else ""
     return (
@@ -210,13 +229,32 @@ def _text(text: str) -> str:
     return _NOT_XML.sub("\ufffd", text)
 
 
-def write_error(error: SqsError, request_id: str) -> bytes:
+def _in_json(value: object) -> object:
+    """As the XML has it: maps are lists of pairs."""
+    if isinstance(value, list):
+        return [_in_json(member) for member in value]
+    if not isinstance(value, dict):
+        return value
+    made: dict[str, object] = {}
+    for name, member in value.items():
+        flat = _ELEMENTS.get(name)
+        if isinstance(member, dict) and flat is not None:
+            member = [{flat.key: key, flat.value: one} for key, one in member.items()]
+        made[_NAMES_IN_JSON.get(name, name)] = _in_json(member)
+    return made
+
+
+def write_error(error: SqsError, request_id: str, *, in_json: bool = False) -> Written:
     kind = error.kind
     message = error.message
     if kind is QUEUE_DOES_NOT_EXIST:
         message = "The specified queue does not exist for this wsdl version."
     fault = "Sender" if kind.status < 500 else "Receiver"
-    return (
+    if in_json:
+        told = {"Type": fault, "Code": kind.code, "Message": message, "Detail": None}
+        return JSON, msgspec.json.encode({"Error": told, "RequestId": request_id})
+    body = (
         f'<?xml version="1.0"?><ErrorResponse xmlns="{XMLNS}"><Error><Type>{fault}</Type><Code>{kind.code}</Code>'
         f"<Message>{_text(message)}</Message><Detail/></Error><RequestId>{request_id}</RequestId></ErrorResponse>"
-    ).encode()
+    )
+    return CONTENT_TYPE, body.encode()
