@@ -15,6 +15,7 @@ from smista.core.message import Message, State
 from smista.core.queue import Queue
 from smista.core.ready import Bucket, ReadyLine
 from smista.core.state import BrokerState
+from smista.core.turns import TurnLine
 
 
 def check(state: BrokerState) -> None:
@@ -119,13 +120,20 @@ def _check_line(queue: Queue) -> None:
         assert not expected, f"{queue.name}: {len(expected)} messages are ready and there is no line"
         return
     assert isinstance(queue.line, FairLine) is queue.settings.fair, f"{queue.name}: a line of the wrong kind"
+    assert isinstance(queue.line, TurnLine) is queue.settings.group_turns, f"{queue.name}: a line of the wrong kind"
     held = [(-message.priority, message.sequence) for message in queue.line.in_order()]
-    if isinstance(queue.line, FairLine):
+    if isinstance(queue.line, (FairLine, TurnLine)):
         assert [priority for priority, _ in held] == sorted(priority for priority, _ in held)
         held.sort()
+    if isinstance(queue.line, FairLine):
         _check_fairness(queue, queue.line)
     else:
         _check_slots(queue, queue.line)
+        oldest = queue.line.oldest()
+        sequences = [sequence for _, sequence in expected]
+        assert (None if oldest is None else oldest.sequence) == min(sequences, default=None), (
+            f"{queue.name}: the oldest"
+        )
     assert held == expected, f"{queue.name}: the line holds {held} and should hold {expected}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from smista.core.browsing import Filter, last_error
@@ -239,6 +240,39 @@ def test_a_circle_that_no_consumer_asked_for_ends_in_parking() -> None:
     bench.publish()
     bench.pass_time(ms=100_000)
     assert (bench.stats().dead, bench.stats(other).dead) in {(1, 0), (0, 1)}
+
+
+OWN = QueueSettings(dead_letter_queue="orders", own_dead_letters=True, max_retries=0)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_queue_may_be_its_own_dead_letter_queue(is_full: bool) -> None:
+    bench = Bench(OWN)
+    if is_full:
+        bench.alter(msgspec.structs.replace(OWN, max_depth=2))
+    for body in (b"1", b"2"):
+        bench.publish(body)
+    for expected in (b"1", b"2", b"1", b"2", b"1"):
+        delivery = bench.receive_one()
+        assert (delivery.body, delivery.delivery_count) == (expected, 1)
+        bench.nack(delivery)
+        invariants.check(bench.state)
+    assert bench.counts() == (2, 0, 0, 0)
+    [first, _] = bench.browse().messages
+    assert [(death.queue, death.reason, death.count) for death in first.deaths] == [("orders", Reason.MAX_RETRIES, 2)]
+
+
+def test_what_expires_does_not_come_back_to_its_own_queue() -> None:
+    bench = Bench(msgspec.structs.replace(OWN, message_ttl_ms=1000))
+    bench.publish(b"1")
+    bench.pass_time(ms=100_000)
+    assert bench.counts() == (0, 0, 0, 1)
+
+
+def test_a_chain_may_end_in_a_queue_that_names_itself() -> None:
+    bench = Bench(QueueSettings(dead_letter_queue="last"))
+    bench.declare("last", msgspec.structs.replace(OWN, dead_letter_queue="last"))
+    bench.alter(QueueSettings(dead_letter_queue="last", max_retries=0))
 
 
 def test_a_message_that_fails_in_the_dead_letter_queue_is_parked_there(orders: Bench) -> None:

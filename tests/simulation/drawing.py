@@ -111,6 +111,7 @@ def _settings(draw: random.Random) -> dict[str, Any]:
     }
     if chance() < 0.5:
         chosen["dead_letter_queue"] = draw.choice(QUEUES)
+        chosen["own_dead_letters"] = chosen["prefetch"] != 2
     elif chance() < 0.5:
         chosen["dead_letter_exchange"] = draw.choice((*EXCHANGES, ""))
         if chance() < 0.5:
@@ -136,6 +137,8 @@ def _settings(draw: random.Random) -> dict[str, Any]:
         chosen["rate_limit"] = draw.choice((1.0, 20.0, 100.0))
     if chance() < 0.3:
         chosen[draw.choice(("ordered", "fair"))] = True
+        # Not drawn, so that the lives of the other queues stay what they were.
+        chosen["group_turns"] = "ordered" in chosen and chosen["prefetch"] != 2
     if chance() < 0.3:
         chosen["max_priority"] = draw.choice((0, 2))
         chosen["clamp_priority"] = chance() < 0.7

@@ -196,7 +196,9 @@ class World(Calls):
         if before is not None and before.is_alive and before is not holder:
             self.blame.say("two consumers are active", f"{before.label} and {holder.label} of {queue.name!r}")
         self.active[queue.number] = holder
-        is_plain = queue.settings.priority_policy is PriorityPolicy.STRICT and not queue.settings.fair
+        settings = queue.settings
+        # Elsewhere what is first is not the oldest.
+        is_plain = settings.priority_policy is PriorityPolicy.STRICT and not (settings.fair or settings.group_turns)
         first = queue.line.first() if queue.line is not None and is_plain else None
         last = deliveries[-1]
         if first is not None and (-first.priority, first.sequence) < (-last.priority, last.receipt.sequence):

@@ -54,6 +54,8 @@ MEANINGS = {
     "dedup_scope": "Whether ids are told apart by group too.",
     "rate_limit": "Deliveries a second.",
     "ordered": "Strict order within a group.",
+    "own_dead_letters": "Let the queue be its own dead-letter queue: what consumers give up goes to its end.",
+    "group_turns": "Put a group of an ordered queue that is ready again behind the others.",
     "fair": "Share out deliveries between groups.",
     "max_priority": "The highest priority it takes.",
     "clamp_priority": "Lower a higher priority instead of refusing it.",

@@ -36,6 +36,7 @@ class SettingsGiven(TypedDict, total=False):
     dead_letter_exchange: str | None
     dead_letter_routing_key: str | None
     dead_letter_max_depth: int | None
+    own_dead_letters: bool
     max_depth: int | None
     max_bytes: int | None
     body_bytes_max: int | None
@@ -52,6 +53,7 @@ class SettingsGiven(TypedDict, total=False):
     dedup_scope: DeduplicationScope | Literal["queue", "group"]
     rate_limit: float | None
     ordered: bool
+    group_turns: bool
     fair: bool
     max_priority: int
     default_priority: int

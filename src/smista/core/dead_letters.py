@@ -313,7 +313,8 @@ def _find_way(state: BrokerState, queue: Queue, message: Message, fate: Fate, co
     targets = [
         target
         for target in found
-        if not _goes_in_a_circle(queue, target, message, fate) and _takes(target, message.body_bytes * count, count)
+        if not _goes_in_a_circle(queue, target, message, fate)
+        and (_has_it(queue, target) or _takes(target, message.body_bytes * count, count))
     ]
     return _Way(targets, address=address)
 
@@ -339,11 +340,20 @@ def _takes(target: Queue, body_bytes: int, count: int) -> bool:
     return target.settings.overflow is Overflow.DROP_OLDEST and can_make_room(target, body_bytes)
 
 
+def _has_it(source: Queue, target: Queue) -> bool:
+    """Whether a message that moves is one more in its target: not in its own queue, if what is held counts there."""
+    return target is source and not source.settings.limit_ready_only
+
+
 def _goes_in_a_circle(source: Queue, target: Queue, message: Message, fate: Fate) -> bool:
     """Whether it died in the target before and nobody has rejected it since: nothing would ever stop it.
 
-    RabbitMQ's rule. A rejection is a consumer's wish, so "reject, wait in a queue with a TTL, come back" may go on.
+    RabbitMQ's rule. A rejection is a consumer's wish, so "reject, wait in a queue with a TTL, come back" may go on. Of
+    a queue with `own_dead_letters` what consumers give up goes to its end; what expires, or has to make room, would
+    come back at once, and again.
     """
+    if target is source and source.settings.own_dead_letters:
+        return fate.reason not in (Reason.REJECTED, Reason.MAX_RETRIES)
     if target is source:
         return fate.reason is not Reason.REJECTED or source.settings.dead_letter is not DeadLetterMode.MOVE_OR_DROP
     if fate.reason is Reason.REJECTED:
@@ -365,6 +375,7 @@ def _make_target(state: BrokerState, queue: Queue, name: str, now_ms: int) -> Qu
             max_depth=queue.settings.dead_letter_max_depth,
             max_priority=queue.settings.max_priority,
             ordered=queue.settings.ordered,
+            group_turns=queue.settings.group_turns,
             fair=queue.settings.fair,
             durable=queue.settings.durable,
         ),

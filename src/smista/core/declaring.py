@@ -55,7 +55,7 @@ def is_same(present: QueueSettings, wanted: QueueSettings) -> bool:
     return present == msgspec.structs.replace(wanted, annotations=present.annotations)
 
 
-_LINED_UP_BY = ("fair", "ordered")
+_LINED_UP_BY = ("fair", "group_turns", "ordered")
 """Settings on which the order of a queue's ready messages is built. To change any other costs the same however deep the
 queue is."""
 LINED_UP_ANEW_MAX = 10_000
@@ -217,7 +217,10 @@ def _named(present: Queue, asked: QueueSettings) -> list[str]:
 
 
 def _check_dead_letter_cycle(state: BrokerState, name: str, settings: QueueSettings, namespace: str) -> None:
-    """Follow the named dead-letter queues; coming back to where we started is refused."""
+    """Follow the named dead-letter queues; coming back to where we started is refused, but for a queue that names
+    itself and whose settings say that it may."""
+    if settings.dead_letter_queue == name and settings.own_dead_letters:
+        return
     queues = state.namespaces[namespace].queues if namespace in state.namespaces else {}
     path = [name]
     target = settings.dead_letter_queue
@@ -228,4 +231,5 @@ def _check_dead_letter_cycle(state: BrokerState, name: str, settings: QueueSetti
                 f"Dead letters would go round in a circle: {' -> '.join(path)}; give one of them another target."
             )
         following = queues.get(target)
-        target = None if following is None else following.settings.dead_letter_queue
+        after = None if following is None else following.settings.dead_letter_queue
+        target = None if after == target else after

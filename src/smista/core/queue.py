@@ -26,6 +26,7 @@ from smista.core.rate import RateLimit
 from smista.core.ready import ReadyLine
 from smista.core.settings import PriorityPolicy, QueueSettings
 from smista.core.table import Table
+from smista.core.turns import TurnLine
 
 SCHEDULED, READY, IN_FLIGHT, DEAD, GONE = State
 FAILURES_KEPT = 32
@@ -496,7 +497,8 @@ class Queue:
         if self.line is None:
             if self.settings.fair:
                 return self._fair_line()
-            self.line = ReadyLine(is_weighted=self.settings.priority_policy is PriorityPolicy.WEIGHTED)
+            kind = TurnLine if self.settings.group_turns else ReadyLine
+            self.line = kind(is_weighted=self.settings.priority_policy is PriorityPolicy.WEIGHTED)
         return self.line
 
     def _fair_line(self) -> FairLine:

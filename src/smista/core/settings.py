@@ -63,6 +63,7 @@ class QueueSettings(
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
     dead_letter_max_depth: int | None = 10_000
+    own_dead_letters: bool = False
     max_depth: int | None = None
     max_bytes: int | None = None
     limit_ready_only: bool = False
@@ -79,6 +80,7 @@ class QueueSettings(
     dedup_scope: DeduplicationScope = DeduplicationScope.QUEUE
     rate_limit: float | None = None
     ordered: bool = False
+    group_turns: bool = False
     fair: bool = False
     max_priority: int = PRIORITY_MAX
     clamp_priority: bool = False
@@ -153,6 +155,8 @@ def check_settings(settings: QueueSettings) -> None:
         )
     if settings.ordered and settings.fair:
         raise InvalidSettings("A queue is ordered or fair, not both: order holds a group back, fairness does not.")
+    if settings.group_turns and not settings.ordered:
+        raise InvalidSettings("Setting group_turns needs ordered: only groups that are kept in order take turns.")
     if settings.dead_letter_queue is not None and settings.dead_letter_exchange is not None:
         raise InvalidSettings("Name a dead_letter_queue or a dead_letter_exchange, not both.")
     if settings.dead_letter_queue is not None:
