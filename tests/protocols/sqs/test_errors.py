@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # h
 from smista.errors import BrokerError, BulkReaderFailed, LogInMemory, LogPositionDropped, TooManyReaders, stopped
 from smista.protocols.http.errors import RequestError
 from smista.protocols.sqs import errors
+from smista.protocols.sqs.move_tasks import Handle, write_handle
 from smista.server.errors import InvalidConfiguration
 from tests.protocols.sqs.clients import Client, arn, make_client, model, new_name, new_queue, refused
 from tests.protocols.sqs.raw import command
@@ -41,7 +42,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "CreateQueue": {"QueueName": "q"},
     "GetQueueUrl": {"QueueName": "q"},
     "ListQueues": {},
-    "CancelMessageMoveTask": {"TaskHandle": "x"},
+    "CancelMessageMoveTask": {"TaskHandle": write_handle(Handle("none", "arn:aws:sqs:us-east-1:000000000000:none"))},
     "ListMessageMoveTasks": {"SourceArn": "arn:aws:sqs:us-east-1:000000000000:none"},
     "StartMessageMoveTask": {"SourceArn": "arn:aws:sqs:us-east-1:000000000000:none"},
     **{action: {"Entries": [{"Id": "a", **entry}]} for action, entry in BATCHES.items()},

@@ -8,9 +8,11 @@ ends: a task that a restart cut short goes on where it was.
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
-import secrets
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Iterator
 
 import msgspec
 
@@ -18,6 +20,7 @@ from smista.core.browsing import Filter
 from smista.core.message import Message, State
 from smista.engine import Broker
 from smista.errors import BrokerError
+from smista.protocols.sqs.errors import KINDS, QUEUE_DOES_NOT_EXIST
 
 KEPT_PER_QUEUE = 10
 ANNOTATION = "sqs-move-tasks"
@@ -25,17 +28,39 @@ Source = tuple[str, str]
 """Namespace and name of a queue."""
 
 
+class Handle(msgspec.Struct, frozen=True, rename="camel"):
+    """What the handle of a task says, in JSON and base64."""
+
+    task_id: str
+    source_arn: str
+
+
+def write_handle(handle: Handle) -> str:
+    return base64.b64encode(msgspec.json.encode(handle)).decode()
+
+
+def read_handle(text: str) -> Handle | None:
+    """None where it is no handle at all."""
+    try:
+        return msgspec.json.decode(base64.b64decode(text.encode(), validate=True), type=Handle)
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        return None
+
+
 class MoveTask(msgspec.Struct, omit_defaults=True):
     source_arn: str
     to: str | None
     to_arn: str | None
     rate: int | None
-    handle: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(48))
+    handle: str = ""
     status: str = "RUNNING"
     started_at_ms: int = 0
     moved: int = 0
     to_move: int = 0
     failure: str | None = None
+
+    def __post_init__(self) -> None:
+        self.handle = self.handle or write_handle(Handle(str(uuid.uuid4()), self.source_arn))
 
     @property
     def is_active(self) -> bool:
@@ -67,14 +92,6 @@ class MoveTasks:
                     left = broker.stats(source[1], namespace=source[0]).ready
                     task.moved = max(0, task.to_move - left)
                     self._run(source, task, broker)
-
-    def find(self, handle: str, broker: Broker, is_readable: Callable[[MoveTask], bool]) -> MoveTask | None:
-        for source, _ in _all(broker):
-            for task in self.of(source, broker):
-                is_it = secrets.compare_digest(task.handle.encode(), handle.encode("utf-8", "replace"))
-                if is_it and is_readable(task):
-                    return task
-        return None
 
     def stop(self) -> None:
         for running in self._running:
@@ -123,7 +140,11 @@ async def _move(source: Source, task: MoveTask, broker: Broker) -> None:
             namespace=source[0],
         )
     except BrokerError as error:
-        task.status, task.failure = "FAILED", f"{error.code}: {error}"
+        # The one that did not go was counted when its turn came.
+        task.moved = max(moved_before, task.moved - 1)
+        kind = KINDS.get(error.code)
+        is_gone = kind is QUEUE_DOES_NOT_EXIST
+        task.status, task.failure = "FAILED", QUEUE_DOES_NOT_EXIST.code if is_gone else f"{error.code}: {error}"
         return
     if task.status == "CANCELLING":
         task.status = "CANCELLED"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from smista.protocols.sqs.actions.base import Answer, Parameters
-from smista.protocols.sqs.addresses import read_arn
+from smista.protocols.sqs.actions.start_message_move_task import find_by_arn
 from smista.protocols.sqs.call import Call
-from smista.protocols.sqs.errors import RESOURCE_NOT_FOUND, UNSUPPORTED_OPERATION, SqsError, missing
-from smista.protocols.sqs.move_tasks import MoveTask
+from smista.protocols.sqs.errors import RESOURCE_NOT_FOUND, UNSUPPORTED_OPERATION, SqsError, invalid, missing
+from smista.protocols.sqs.move_tasks import read_handle
 
 
 class CancelledAnswer(Answer, rename="pascal"):
@@ -20,11 +20,12 @@ class CancelMessageMoveTask(Parameters, rename="pascal", kw_only=True):
         if not self.task_handle:
             raise missing("TaskHandle")
 
-        def is_callers(task: MoveTask) -> bool:
-            arn = read_arn(task.source_arn)
-            return not call.settings.access_keys or (arn is not None and arn.account == call.account)
-
-        task = call.memory.move_tasks.find(self.task_handle, call.broker, is_callers)
+        handle = read_handle(self.task_handle)
+        if handle is None:
+            raise invalid("Value for parameter TaskHandle is invalid.")
+        source = find_by_arn(call, handle.source_arn, "SourceArn")
+        tasks = call.memory.move_tasks.of((source.namespace, source.name), call.broker)
+        task = next((task for task in tasks if task.handle == self.task_handle), None)
         if task is None:
             raise SqsError(RESOURCE_NOT_FOUND, "Task does not exist.")
         if not task.is_active:

@@ -42,10 +42,9 @@ class StartMessageMoveTask(Parameters, rename="pascal", kw_only=True):
         tasks = call.memory.move_tasks
         key = (source.namespace, source.name)
         if any(task.is_active for task in tasks.of(key, call.broker)):
-            raise SqsError(
-                UNSUPPORTED_OPERATION,
+            raise invalid(
                 "There is already a task running. Only one active task is allowed for a source queue arn at a given "
-                "time.",
+                "time."
             )
         task = MoveTask(self.source_arn or "", None if to is None else to.name, self.destination_arn or None, rate)
         await tasks.start(key, task, call.broker)
