@@ -167,6 +167,7 @@ class Server:
         return SqsSettings(
             account=settings.sqs_account,
             region=settings.sqs_region,
+            region_urls=settings.sqs_region_urls,
             access_keys=settings.access_keys(),
             strict_timing=settings.sqs_strict_timing,
             relaxed=settings.sqs_relaxed,

@@ -95,6 +95,8 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     """The account whose SQS queues are those of the other doors, in `sqs_region`: 12 digits."""
     sqs_region: str = "us-east-1"
     """The region whose SQS queues are those of the other doors."""
+    sqs_region_urls: bool = False
+    """Name the region in the URL of every SQS queue, not only outside `sqs_region`."""
     sqs_access_keys: str | None = None
     """Who may use SQS, as KEY:SECRET,KEY:SECRET; requests must then be signed. Without, only this machine may."""
     sqs_strict_timing: bool = False

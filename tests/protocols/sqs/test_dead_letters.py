@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.protocols.sqs.clients import Client, arn, make_client, new_queue, refused
+from tests.protocols.sqs.clients import Client, arn, make_client, new_name, new_queue, refused
 from tests.protocols.sqs.test_messages import count, receive, wait_for
 from tests.server_process import ServerProcess
 from tests.waiting import eventually
@@ -99,7 +101,6 @@ def test_policies_that_are_refused(sqs: Client) -> None:
         policy(standard.replace("us-east-1", "eu-west-1"), 3),
         policy("x", 3),
         policy(fifo, 3),
-        policy(arn(sqs, queue), 3),
     ):
         with refused("InvalidAttributeValue"):
             sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": bad})
@@ -121,6 +122,54 @@ def test_a_dead_letter_queue_chooses_its_sources(sqs: Client) -> None:
         else:
             with refused("InvalidAttributeValue"):
                 sqs.set_queue_attributes(QueueUrl=source, Attributes=attributes)
+
+
+def test_the_receive_count_goes_on_in_the_dead_letter_queue(sqs: Client) -> None:
+    last = new_queue(sqs)
+    target = new_queue(sqs, RedrivePolicy=policy(arn(sqs, last), 1))
+    source = new_queue(sqs, RedrivePolicy=policy(arn(sqs, target), 2))
+    sqs.send_message(QueueUrl=source, MessageBody="x")
+    for queue, expected in ((source, 1), (source, 2), (target, 3), (last, 4), (last, 5)):
+        message = wait_for(sqs, queue, AttributeNames=["ApproximateReceiveCount"])
+        assert message["Attributes"] == {"ApproximateReceiveCount": str(expected)}
+        sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
+
+
+def test_a_message_that_was_moved_elsewhere_counts_anew(sqs: Client) -> None:
+    source, target = dead_letters_of(sqs)
+    elsewhere = new_queue(sqs)
+    kill(sqs, source, 1)
+    sqs.start_message_move_task(SourceArn=arn(sqs, target), DestinationArn=arn(sqs, elsewhere))
+    message = wait_for(sqs, elsewhere, AttributeNames=["ApproximateReceiveCount"])
+    assert message["Attributes"] == {"ApproximateReceiveCount": "1"}
+
+
+@pytest.mark.parametrize("is_fifo", [False, True], ids=["standard", "fifo"])
+def test_a_queue_may_be_its_own_dead_letter_queue(sqs: Client, is_fifo: bool) -> None:
+    fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true"} if is_fifo else {}
+    group = {"MessageGroupId": "g"} if is_fifo else {}
+    queue = new_queue(sqs, **fifo)
+    own = policy(arn(sqs, queue), 1)
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": own})
+    shown = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["RedrivePolicy"])["Attributes"]
+    assert json.loads(shown["RedrivePolicy"]) == json.loads(own)
+    assert sqs.list_dead_letter_source_queues(QueueUrl=queue)["queueUrls"] == [queue]
+    for body in ("1", "2"):
+        sqs.send_message(QueueUrl=queue, MessageBody=body, **group)
+    for expected in ("1", "2", "1", "2"):
+        message = wait_for(sqs, queue)
+        assert message["Body"] == expected
+        sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
+    message = wait_for(sqs, queue, AttributeNames=["ApproximateReceiveCount"])
+    assert (message["Body"], message["Attributes"]) == ("1", {"ApproximateReceiveCount": "3"})
+    assert count(sqs, queue) + count(sqs, queue, "NotVisible") == 2
+
+
+def test_a_queue_is_created_as_its_own_dead_letter_queue(boto: Client) -> None:
+    name = new_name()
+    own = policy(f"arn:aws:sqs:us-east-1:000000000000:{name}", 3)
+    url = boto.create_queue(QueueName=name, Attributes={"RedrivePolicy": own})["QueueUrl"]
+    assert boto.create_queue(QueueName=name, Attributes={"RedrivePolicy": own})["QueueUrl"] == url
 
 
 def test_the_sources_of_a_dead_letter_queue_are_listed(sqs: Client) -> None:
@@ -172,8 +221,9 @@ def test_a_slow_task_is_watched_and_cancelled(sqs: Client) -> None:
     [running] = sqs.list_message_move_tasks(SourceArn=arn(sqs, target))["Results"]
     assert (running["Status"], running["TaskHandle"]) == ("RUNNING", started["TaskHandle"])
     assert running["MaxNumberOfMessagesPerSecond"] == 1
-    with refused("UnsupportedOperation") as refusal:
+    with refused("InvalidParameterValue") as refusal:
         sqs.start_message_move_task(SourceArn=arn(sqs, target))
+    assert refusal.status == 400
     assert refusal.message == (
         "There is already a task running. Only one active task is allowed for a source queue arn at a given time."
     )
@@ -211,6 +261,46 @@ def test_a_task_goes_on_after_a_restart(tmp_path: Path, how: str) -> None:
         assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 20)
 
 
+def test_a_destination_that_is_deleted_meanwhile_ends_the_task(sqs: Client) -> None:
+    source, target = dead_letters_of(sqs)
+    elsewhere = new_queue(sqs)
+    kill(sqs, source, 10)
+    sqs.start_message_move_task(
+        SourceArn=arn(sqs, target), DestinationArn=arn(sqs, elsewhere), MaxNumberOfMessagesPerSecond=1
+    )
+    sqs.delete_queue(QueueUrl=elsewhere)
+    task = ended(sqs, arn(sqs, target))
+    assert (task["Status"], task["FailureReason"]) == ("FAILED", "AWS.SimpleQueueService.NonExistentQueue")
+    assert task["ApproximateNumberOfMessagesToMove"] == 10
+    assert count(sqs, target) == 10 - task["ApproximateNumberOfMessagesMoved"] > 0
+    with refused("NonExistentQueue"):
+        sqs.get_queue_url(QueueName=elsewhere.rpartition("/")[2])
+
+
+def test_a_handle_says_which_task_of_which_queue(sqs: Client) -> None:
+    source, target = dead_letters_of(sqs)
+    kill(sqs, source, 1)
+    text = sqs.start_message_move_task(SourceArn=arn(sqs, target))["TaskHandle"]
+    handle = json.loads(base64.b64decode(text))
+    assert set(handle) == {"taskId", "sourceArn"}
+    assert str(uuid.UUID(handle["taskId"])) == handle["taskId"]
+    assert handle["sourceArn"] == arn(sqs, target)
+    for bad in ("x", "foobared", text[:-4] + "====", written(["a"]), written({"taskId": "a"}), "ü"):
+        with refused("InvalidParameterValue") as refusal:
+            sqs.cancel_message_move_task(TaskHandle=bad)
+        assert (refusal.status, refusal.message) == (400, "Value for parameter TaskHandle is invalid.")
+    with refused("ResourceNotFoundException") as refusal:
+        sqs.cancel_message_move_task(TaskHandle=written({**handle, "taskId": str(uuid.uuid4())}))
+    assert (refusal.status, refusal.message) == (404, "Task does not exist.")
+    with refused("ResourceNotFoundException") as refusal:
+        sqs.cancel_message_move_task(TaskHandle=written({**handle, "sourceArn": handle["sourceArn"] + "-none"}))
+    assert refusal.message == "The resource that you specified for the SourceArn parameter doesn't exist."
+
+
+def written(handle: object) -> str:
+    return base64.b64encode(json.dumps(handle).encode()).decode()
+
+
 def test_what_never_died_has_no_way_back(boto: Client) -> None:
     _, target = dead_letters_of(boto)
     boto.send_message(QueueUrl=target, MessageBody="put here by hand")
@@ -240,7 +330,4 @@ def test_tasks_that_are_refused(sqs: Client) -> None:
         sqs.list_message_move_tasks(SourceArn=arn(sqs, target), MaxResults=11)
     with refused("ResourceNotFoundException"):
         sqs.list_message_move_tasks(SourceArn=queue + "-none")
-    with refused("ResourceNotFoundException") as refusal:
-        sqs.cancel_message_move_task(TaskHandle="x")
-    assert refusal.status == 404
     assert "Results" not in sqs.list_message_move_tasks(SourceArn=queue)

@@ -58,6 +58,23 @@ def test_visibility_zero_frees_the_group(sqs: Client, fifo: str) -> None:
     assert bodies(receive(sqs, fifo, MaxNumberOfMessages=10)) == ["1", "2"]
 
 
+@pytest.mark.parametrize("how", ["visibility", "timeout", "delete"])
+def test_a_group_that_becomes_visible_again_goes_behind_the_others(sqs: Client, fifo: str, how: str) -> None:
+    for group in ("a", "b", "c"):
+        for number in ("1", "2"):
+            send(sqs, fifo, group + number, group)
+    [first] = receive(sqs, fifo, VisibilityTimeout=1 if how == "timeout" else 30)
+    assert first["Body"] == "a1"
+    if how == "visibility":
+        sqs.change_message_visibility(QueueUrl=fifo, ReceiptHandle=first["ReceiptHandle"], VisibilityTimeout=0)
+    elif how == "delete":
+        delete(sqs, fifo, [first])
+    else:
+        eventually(lambda: count(sqs, fifo, "NotVisible") == 0)
+    found = bodies([message for _ in range(3) for message in receive(sqs, fifo, MaxNumberOfMessages=2)])
+    assert found == ["b1", "b2", "c1", "c2", *(["a2"] if how == "delete" else ["a1", "a2"])]
+
+
 def test_an_expired_handle_is_refused(sqs: Client, fifo: str) -> None:
     send(sqs, fifo, "1")
     [first] = receive(sqs, fifo, VisibilityTimeout=1)

@@ -307,15 +307,71 @@ def test_accounts_and_regions_have_queues_of_their_own(server: ServerProcess, bo
     name = url.rpartition("/")[2]
     other_account = make_client(server.url, key="123456789012")
     other_region = make_client(server.url, region="eu-west-1")
-    for other, account in ((other_account, "123456789012"), (other_region, "000000000000")):
+    for other, path in ((other_account, "123456789012"), (other_region, "queue/eu-west-1/000000000000")):
         with refused("QueueDoesNotExist"):
             other.get_queue_url(QueueName=name)
         assert "QueueUrls" not in other.list_queues(QueueNamePrefix=name)
         made = other.create_queue(QueueName=name)["QueueUrl"]
-        assert made == f"{server.url}/{account}/{name}"
+        assert made == f"{server.url}/{path}/{name}"
         other.send_message(QueueUrl=made, MessageBody="elsewhere")
     assert "Messages" not in boto.receive_message(QueueUrl=url)
     assert arn(other_region, url) == f"arn:aws:sqs:eu-west-1:000000000000:{name}"
+
+
+@pytest.mark.parametrize("wire", ["json", "query"])
+def test_a_queue_has_one_url_and_a_url_one_queue(server: ServerProcess, wire: str) -> None:
+    here, there = make_client(server.url, wire), make_client(server.url, wire, region="eu-west-1")
+    name = new_name()
+    urls = [sqs.create_queue(QueueName=name)["QueueUrl"] for sqs in (here, there)]
+    assert urls == [f"{server.url}/000000000000/{name}", f"{server.url}/queue/eu-west-1/000000000000/{name}"]
+    for sqs, url in zip((here, there), urls, strict=True):
+        assert sqs.get_queue_url(QueueName=name)["QueueUrl"] == url
+        assert sqs.list_queues(QueueNamePrefix=name)["QueueUrls"] == [url]
+    # A URL that names its region is good in any.
+    here.send_message(QueueUrl=urls[1], MessageBody="there")
+    aws = f"https://sqs.eu-west-1.amazonaws.com/000000000000/{name}"
+    found = here.get_queue_attributes(QueueUrl=aws, AttributeNames=["QueueArn", "ApproximateNumberOfMessages"])
+    assert found["Attributes"] == {
+        "QueueArn": f"arn:aws:sqs:eu-west-1:000000000000:{name}",
+        "ApproximateNumberOfMessages": "1",
+    }
+    assert "Messages" not in here.receive_message(QueueUrl=urls[0])
+    assert there.receive_message(QueueUrl=urls[1])["Messages"][0]["Body"] == "there"
+    there.delete_queue(QueueUrl=urls[1])
+    with refused("NonExistentQueue"):
+        here.send_message(QueueUrl=urls[1], MessageBody="x")
+    here.send_message(QueueUrl=urls[0], MessageBody="x")
+
+
+def test_dead_letters_stay_in_their_region(server: ServerProcess) -> None:
+    here, there = make_client(server.url), make_client(server.url, region="eu-west-1")
+    target = new_queue(there)
+    policy = json.dumps({"deadLetterTargetArn": arn(there, target), "maxReceiveCount": 1})
+    with refused("InvalidAttributeValue"):
+        new_queue(here, RedrivePolicy=policy)
+    source = new_queue(there)
+    # By a URL that says where.
+    here.set_queue_attributes(QueueUrl=source, Attributes={"RedrivePolicy": policy})
+    assert here.list_dead_letter_source_queues(QueueUrl=target)["queueUrls"] == [source]
+
+
+def test_the_region_may_stand_in_every_url() -> None:
+    with ServerProcess(None, "--sqs-region-urls") as server:
+        sqs = make_client(server.url)
+        name = new_name()
+        url = sqs.create_queue(QueueName=name)["QueueUrl"]
+        assert url == f"{server.url}/queue/us-east-1/000000000000/{name}"
+        sqs.send_message(QueueUrl=url, MessageBody="x")
+        assert make_client(server.url, region="eu-west-1").receive_message(QueueUrl=url)["Messages"][0]["Body"] == "x"
+
+
+def test_a_signature_is_for_one_region(locked_server: ServerProcess) -> None:
+    secret = {"key": "AKIDEXAMPLE", "secret": "secret/with+signs"}
+    here, there = (make_client(locked_server.url, **secret, region=region) for region in ("us-east-1", "eu-west-1"))
+    url = new_queue(there)
+    there.send_message(QueueUrl=url, MessageBody="x")
+    with refused("QueueDoesNotExist"):
+        here.receive_message(QueueUrl=url)
 
 
 def test_tags(sqs: Client) -> None:

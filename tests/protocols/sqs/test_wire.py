@@ -312,6 +312,8 @@ def test_a_request_that_is_too_long(server: ServerProcess) -> None:
         ("GET", "/000000000000/q", b"", {}, True),
         ("GET", "/000000000000/q/", b"Action=ReceiveMessage", {}, True),
         ("POST", "/000000000000/q/", b"Action=ReceiveMessage", {}, True),
+        ("GET", "/queue/eu-west-1/000000000000/q", b"", {}, True),
+        ("POST", "/queue/eu-west-1/000000000000/q", b"Action=SendMessage", {}, True),
         ("GET", "/000000000000/q/r", b"Action=ReceiveMessage", {}, False),
         ("GET", "/", b"", {}, False),
         ("GET", "/", b"x=Action", {}, False),

@@ -1,9 +1,12 @@
 """Where a queue is: its URL and its ARN on the wire, its namespace and name in the broker.
 
-    http://HOST/<account>/<name>     arn:aws:sqs:<region>:<account>:<name>
+    http://HOST/<account>/<name>                       arn:aws:sqs:<region>:<account>:<name>
+    http://HOST/queue/<region>/<account>/<name>        outside the configured region
+    http://sqs.<region>.HOST/<account>/<name>          AWS's own form, which is understood
 
 The configured account in the configured region is the default namespace, so that its queues are those of the other
-doors. Every other account and region is a namespace of its own, `<account>/<region>`.
+doors. Every other account and region is a namespace of its own, `<account>/<region>`. A URL that names no region
+is in the caller's.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from smista.protocols.sqs.errors import SqsError, invalid, no_such_queue
 from smista.protocols.sqs.limits import Limits, SqsSettings
 
 _ACCOUNT = re.compile(r"[0-9]{12}")
+_REGION = re.compile(r"[a-z0-9-]{1,40}")
+_REGION_OF_HOST = re.compile(r"(?:sqs\.([a-z]{2}[a-z0-9-]*-[0-9]+)\.|([a-z]{2}[a-z0-9-]*-[0-9]+)\.queue\.).+")
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
 FIFO_SUFFIX = ".fifo"
 
@@ -26,6 +31,8 @@ class Address(NamedTuple):
     account: str | None
     """None where only a name was given: the caller's."""
     name: str
+    region: str | None = None
+    """None where none was given: the caller's."""
 
 
 def is_account(text: str) -> bool:
@@ -36,22 +43,33 @@ def is_account(text: str) -> bool:
 def read_url(url: str) -> Address:
     """What a QueueUrl names: a URL, a path, or only the queue's name."""
     _, separator, rest = url.partition("://")
-    path = rest.partition("/")[2].removesuffix("/") if separator else url.removeprefix("/")
+    host, _, path = rest.partition("/") if separator else ("", "", url.removeprefix("/"))
     if path and not separator and "/" not in path:
         return Address(None, path)
-    account, separator, name = path.partition("/")
-    if not separator or not is_account(account) or not name or "/" in name:
+    found = read_path("/" + path)
+    if found is None:
         # Whatever its host: of our queues it is none.
         raise no_such_queue()
-    return Address(account, unquote(name))
+    return found._replace(name=unquote(found.name), region=found.region or region_of_host(host))
 
 
 def read_path(path: str) -> Address | None:
     """What the path of a request names, if it is a queue's."""
     parts = path.removesuffix("/").split("/")
+    region = None
+    if len(parts) == 5 and parts[1] == "queue" and _REGION.fullmatch(parts[2]):
+        region = parts[2]
+        del parts[1:3]
     if len(parts) == 3 and not parts[0] and is_account(parts[1]) and parts[2]:
-        return Address(parts[1], parts[2])
+        return Address(parts[1], parts[2], region)
     return None
+
+
+@lru_cache(maxsize=256)
+def region_of_host(host: str) -> str | None:
+    """The region that a host is named for, as AWS's are."""
+    found = _REGION_OF_HOST.fullmatch(host[:255])
+    return None if found is None else found[1] or found[2]
 
 
 def write_arn(region: str, account: str, name: str) -> str:

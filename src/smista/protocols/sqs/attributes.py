@@ -183,7 +183,7 @@ def _take_fifo(draft: Draft, name: str, value: str) -> None:
         # Of a queue that is none this attribute is unknown, so this is one.
         raise unfit(name, " Reason: Modifying queue type is not supported.")
     if not draft.settings.ordered:
-        draft.fields["ordered"], draft.fields["fair"] = True, False
+        draft.fields.update(ordered=True, group_turns=True, fair=False)
 
 
 def _take_content_based(draft: Draft, name: str, value: str) -> None:
@@ -242,6 +242,7 @@ def _take_redrive_policy(draft: Draft, name: str, value: str) -> None:
     if not isinstance(target, str):
         raise policy_error(value, "deadLetterTargetArn must be a string.")
     draft.fields["dead_letter"] = DeadLetterMode.MOVE
+    draft.fields["own_dead_letters"] = True
     draft.fields["dead_letter_exchange"] = draft.fields["dead_letter_routing_key"] = None
     draft.fields["dead_letter_queue"] = draft.find_dead_letter_queue(value)
     draft.fields["max_retries"] = int(digits) - 1

@@ -10,9 +10,9 @@ from smista.core.rate import RateLimit
 from smista.core.settings import QueueSettings
 from smista.engine import Broker
 from smista.protocols.http.asgi import Receive, while_connected
-from smista.protocols.sqs.addresses import Address, namespace_of, read_url, write_arn
+from smista.protocols.sqs.addresses import Address, namespace_of, read_url, region_of_host, write_arn
 from smista.protocols.sqs.attempts import Attempts
-from smista.protocols.sqs.errors import ACCESS_DENIED, KMS, REQUEST_THROTTLED, SqsError, missing
+from smista.protocols.sqs.errors import ACCESS_DENIED, KMS, REQUEST_THROTTLED, SqsError, missing, no_such_queue
 from smista.protocols.sqs.limits import Limits, SqsSettings
 from smista.protocols.sqs.move_tasks import MoveTasks
 
@@ -54,7 +54,12 @@ class Target(NamedTuple):
     name: str
     namespace: str
     account: str
+    region: str
     settings: QueueSettings
+
+    def arn(self, name: str | None = None) -> str:
+        """Its own, or that of another queue beside it."""
+        return write_arn(self.region, self.account, name or self.name)
 
     def kept(self, name: str) -> str | None:
         """What an annotation of the queue says."""
@@ -114,27 +119,32 @@ class Call:
             address = self.path
         else:
             raise missing("QueueUrl")
-        return self.find(address.name, address.account)
+        return self.find(address.name, address.account, address.region)
 
-    def find(self, name: str, account: str | None = None) -> Target:
-        """A queue of the caller's region by its name; raises `QueueNotFound`."""
-        account = account or self.account
-        namespace = self.namespace(account)
-        return Target(name, namespace, account, self.broker.queue_settings(name, namespace=namespace))
+    def find(self, name: str, account: str | None = None, region: str | None = None) -> Target:
+        """A queue by its name, the caller's unless said otherwise; raises `QueueNotFound`."""
+        account, region = account or self.account, region or self.region
+        namespace = self.namespace(account, region)
+        return Target(name, namespace, account, region, self.broker.queue_settings(name, namespace=namespace))
 
-    def namespace(self, account: str) -> str:
-        if account != self.account and self.settings.access_keys:
-            raise SqsError(ACCESS_DENIED, f"Access to the resource of account {account} is denied.")
-        return namespace_of(account, self.region, self.settings)
+    def namespace(self, account: str, region: str) -> str:
+        if self.settings.access_keys:
+            if account != self.account:
+                raise SqsError(ACCESS_DENIED, f"Access to the resource of account {account} is denied.")
+            if region != self.region:
+                # A signature is for one region; what another one has does not exist there.
+                raise no_such_queue()
+        return namespace_of(account, region, self.settings)
 
     def queue_names(self, namespace: str) -> list[str]:
         return self.broker.queue_names(namespace=namespace) if namespace in self.broker.namespaces() else []
 
-    def url(self, name: str, account: str) -> str:
-        return f"{self.base_url}/{account}/{name}"
-
-    def arn(self, name: str, account: str) -> str:
-        return write_arn(self.region, account, name)
+    def url(self, name: str, account: str, region: str) -> str:
+        """The one URL of a queue: in the configured region it needs no region, unless the host is named for another."""
+        is_short = region == self.settings.region and not self.settings.region_urls
+        if is_short and region_of_host(self.base_url.partition("://")[2]) in (None, region):
+            return f"{self.base_url}/{account}/{name}"
+        return f"{self.base_url}/queue/{region}/{account}/{name}"
 
     def check_key(self, target: Target) -> None:
         """There is no KMS here, so keys only have names; some of them stand for what KMS could answer."""

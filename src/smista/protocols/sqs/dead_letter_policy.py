@@ -2,39 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from smista.core.errors import NamespaceNotFound, QueueNotFound
-from smista.protocols.sqs.addresses import FIFO_SUFFIX, read_arn
+from smista.core.message import Death
+from smista.protocols.sqs.addresses import FIFO_SUFFIX, read_arn, write_arn
 from smista.protocols.sqs.attributes import dead_letter_target, policy_error, read_allow_policy
-from smista.protocols.sqs.call import Call
+from smista.protocols.sqs.call import Call, Target
 
 
-def finder(call: Call, name: str, account: str | None = None) -> Callable[[str], str]:
+def finder(call: Call, name: str, account: str, region: str) -> Callable[[str], str]:
     """From the RedrivePolicy of queue `name` to the name of its dead-letter queue."""
 
     def find(policy: str) -> str:
         arn = read_arn(msgspec.json.decode(policy)["deadLetterTargetArn"])
-        owner = account or call.account
-        if arn is None or (arn.region, arn.account) != (call.region, owner):
+        if arn is None or (arn.region, arn.account) != (region, account):
             raise policy_error(policy, "Invalid value for deadLetterTargetArn.")
+        if arn.name == name:
+            # It may be its own, also while it is being created.
+            return arn.name
         try:
-            target = call.find(arn.name, owner)
+            target = call.find(arn.name, account, region)
         except (QueueNotFound, NamespaceNotFound):
             raise policy_error(policy, "Dead letter target does not exist.") from None
-        if arn.name == name:
-            raise policy_error(policy, "A queue cannot be the dead letter target of itself.")
         if target.settings.ordered != name.endswith(FIFO_SUFFIX):
             kind = "a FIFO" if name.endswith(FIFO_SUFFIX) else "a standard"
             raise policy_error(policy, f"Dead-letter queue must be same type of queue as the source: {kind} queue.")
         allow = target.kept("sqs.RedriveAllowPolicy")
-        if allow is not None and not read_allow_policy(allow).allows(call.arn(name, owner)):
+        if allow is not None and not read_allow_policy(allow).allows(write_arn(region, account, name)):
             raise policy_error(policy, "The dead-letter queue's RedriveAllowPolicy does not allow this source queue.")
         return arn.name
 
     return find
+
+
+def received_before(call: Call, target: Target, deaths: Sequence[Death]) -> int:
+    """How often a dead letter was received before it came into this queue; the broker itself counts anew in each. 0
+    where it was sent back, or elsewhere: it is a new message then."""
+    if not deaths:
+        return 0
+    last = deaths[-1]
+    try:
+        settings = call.broker.queue_settings(last.queue, namespace=target.namespace)
+    except QueueNotFound:
+        settings = None
+    if settings is not None and dead_letter_target(last.queue, settings) != target.name:
+        return 0
+    if last.queue == target.name:
+        return last.delivery_count * last.count
+    return sum(death.delivery_count for death in deaths)
 
 
 def sources(call: Call, name: str, namespace: str) -> list[str]:

@@ -16,7 +16,7 @@ from smista.protocols.http.asgi import Disconnected, Receive, Scope, Send, check
 from smista.protocols.http.errors import RequestError
 from smista.protocols.sqs import json_protocol, query_protocol, signature
 from smista.protocols.sqs.actions.base import Action, Answer
-from smista.protocols.sqs.addresses import is_account, read_path
+from smista.protocols.sqs.addresses import read_path
 from smista.protocols.sqs.call import Call, Memory
 from smista.protocols.sqs.errors import (
     INTERNAL_FAILURE,
@@ -82,14 +82,13 @@ class SqsDoor:
         if path != "/":
             if path.startswith(_NOT_OURS):
                 return False
-            account, _, name = path[1:].partition("/")
-            if method == "GET" and name and "/" not in name.removesuffix("/"):
-                return is_account(account)
+            if method == "GET":
+                return read_path(path) is not None
         if method == "GET":
-            return path == "/" and _has_action(scope["query_string"])
+            return _has_action(scope["query_string"])
         if method != "POST":
             return False
-        is_place = path == "/" or path.removesuffix("/").count("/") == 2
+        is_place = path == "/" or path.removesuffix("/").count("/") == 2 or read_path(path) is not None
         for key, value in scope["headers"]:
             if key == b"x-amz-target":
                 return is_place or value.startswith(json_protocol.TARGET_PREFIX)

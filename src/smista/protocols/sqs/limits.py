@@ -12,6 +12,8 @@ class SqsSettings(msgspec.Struct, frozen=True, kw_only=True):
     account: str = "000000000000"
     """The account whose queues are those of the other doors, in `region`."""
     region: str = "us-east-1"
+    region_urls: bool = False
+    """Name the region in every queue's URL, also where it is this one."""
     access_keys: dict[str, str] = {}
     """Secret by access key. Requests must be signed with one of them as soon as there are any."""
     strict_timing: bool = False

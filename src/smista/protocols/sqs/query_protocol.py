@@ -240,7 +240,7 @@ def _in_json(value: object) -> object:
         flat = _ELEMENTS.get(name)
         if isinstance(member, dict) and flat is not None:
             member = [{flat.key: key, flat.value: one} for key, one in member.items()]
-        made[_NAMES_IN_JSON.get(name, name)] = _in_json(member)
+        made[_NAMES_IN_JSON.get(str(name), str(name))] = _in_json(member)
     return made
 
 

@@ -50,7 +50,7 @@ class AddPermission(QueueParameters, rename="pascal", kw_only=True):
                 "Effect": "Allow",
                 "Principal": {"AWS": principals[0] if len(principals) == 1 else principals},
                 "Action": granted[0] if len(granted) == 1 else granted,
-                "Resource": call.arn(target.name, target.account),
+                "Resource": target.arn(),
             }
         )
         policy["Statement"] = statements
@@ -91,7 +91,7 @@ def read_policy(call: Call, target: Target) -> Policy:
     text = target.kept("sqs.Policy")
     if text is not None:
         return msgspec.json.decode(text, type=Policy)
-    return {"Version": "2008-10-17", "Id": f"{call.arn(target.name, target.account)}/SQSDefaultPolicy", "Statement": []}
+    return {"Version": "2008-10-17", "Id": f"{target.arn()}/SQSDefaultPolicy", "Statement": []}
 
 
 def written(policy: Policy) -> str:

@@ -49,10 +49,13 @@ class CreateQueue(Parameters, rename="pascal", kw_only=True):
                 "with .fifo suffix and be 1 to 80 in length."
             )
         tags = check_tags(self.tags or self.tags_of_query or {}, call.limits)
-        namespace = call.namespace(call.account)
+        namespace = call.namespace(call.account, call.region)
         # This action documents no OverLimit.
         draft = attributes.Draft(
-            attributes.DEFAULT, call.limits, finder(call, name), over_limit=INVALID_ATTRIBUTE_VALUE
+            attributes.DEFAULT,
+            call.limits,
+            finder(call, name, call.account, call.region),
+            over_limit=INVALID_ATTRIBUTE_VALUE,
         )
         attributes.take(draft, given, is_fifo=is_fifo)
         settings = attributes.with_tags(draft.result(), tags)
@@ -63,8 +66,8 @@ class CreateQueue(Parameters, rename="pascal", kw_only=True):
             settings = attributes.stamp(settings, call.broker.now_ms(), is_new=True)
             await call.broker.declare_queue(name, settings, namespace=namespace)
         else:
-            self._compare(call, Target(name, namespace, call.account, present), settings)
-        return QueueUrlAnswer(call.url(name, call.account))
+            self._compare(call, Target(name, namespace, call.account, call.region, present), settings)
+        return QueueUrlAnswer(call.url(name, call.account, call.region))
 
     def _check_timing(self, call: Call, namespace: str, name: str) -> None:
         deleted_at_ms = call.memory.deleted_at_ms.get((namespace, name))
@@ -90,6 +93,4 @@ class CreateQueue(Parameters, rename="pascal", kw_only=True):
 
 
 def _shown(call: Call, target: Target, settings: QueueSettings) -> attributes.Shown:
-    return attributes.Shown(
-        target.name, settings, dict(settings.annotations), lambda name: call.arn(name, target.account)
-    )
+    return attributes.Shown(target.name, settings, dict(settings.annotations), target.arn)

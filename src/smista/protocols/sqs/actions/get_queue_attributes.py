@@ -26,9 +26,7 @@ class GetQueueAttributes(QueueParameters, rename="pascal", kw_only=True):
             return QueueAttributesAnswer()
         asked = sorted(attributes.NAMES) if "All" in names else names
         settings = target.settings
-        queue = attributes.Shown(
-            target.name, settings, dict(settings.annotations), lambda name: call.arn(name, target.account)
-        )
+        queue = attributes.Shown(target.name, settings, dict(settings.annotations), target.arn)
         stats = call.broker.stats(target.name, namespace=target.namespace)
         shown = {}
         for name in asked:

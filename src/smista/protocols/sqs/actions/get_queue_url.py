@@ -21,4 +21,4 @@ class GetQueueUrl(Parameters, rename="pascal", kw_only=True):
         if self.owner and not is_account(self.owner):
             raise SqsError(INVALID_ADDRESS, f"The account {self.owner[:100]} is not one: an account has 12 digits.")
         target = call.find(self.queue_name, self.owner)
-        return QueueUrlAnswer(call.url(target.name, target.account))
+        return QueueUrlAnswer(call.url(target.name, target.account, target.region))

@@ -23,5 +23,5 @@ class ListDeadLetterSourceQueues(QueueParameters, rename="pascal", kw_only=True)
     async def run(self, call: Call) -> Answer:
         target = call.target(self.queue_url)
         names, token = page(sources(call, target.name, target.namespace), self.max_results, self.next_token)
-        urls = [call.url(name, target.account) for name in names]
+        urls = [call.url(name, target.account, target.region) for name in names]
         return SourceQueuesAnswer(urls, token or msgspec.UNSET)

@@ -21,6 +21,8 @@ class ListQueues(Parameters, rename="pascal", kw_only=True):
 
     async def run(self, call: Call) -> Answer:
         prefix = self.queue_name_prefix or ""
-        names = [name for name in call.queue_names(call.namespace(call.account)) if name.startswith(prefix)]
+        names = [
+            name for name in call.queue_names(call.namespace(call.account, call.region)) if name.startswith(prefix)
+        ]
         shown, token = page(names, self.max_results, self.next_token)
-        return ListQueuesAnswer([call.url(name, call.account) for name in shown], token)
+        return ListQueuesAnswer([call.url(name, call.account, call.region) for name in shown], token)

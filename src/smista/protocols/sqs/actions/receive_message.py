@@ -15,6 +15,7 @@ from smista.errors import BrokerClosed, BrokerError
 from smista.protocols.sqs import attributes, message_attributes, receipts
 from smista.protocols.sqs.actions.base import Answer, QueueParameters, check_range
 from smista.protocols.sqs.call import Call, Target
+from smista.protocols.sqs.dead_letter_policy import received_before
 from smista.protocols.sqs.errors import INVALID_ATTRIBUTE_NAME, OVER_LIMIT, SqsError, invalid_value
 from smista.protocols.sqs.message_attributes import ENCODING_HEADER, AttributeValue
 from smista.protocols.sqs.sending import sequence_number
@@ -218,7 +219,7 @@ def _system_attributes(
     shown: dict[str, str | None] = {
         "SenderId": target.account,
         "SentTimestamp": str(delivery.created_at_ms),
-        "ApproximateReceiveCount": str(delivery.delivery_count),
+        "ApproximateReceiveCount": str(delivery.delivery_count + received_before(call, target, delivery.deaths)),
         "ApproximateFirstReceiveTimestamp": str(first_at_ms),
         "MessageGroupId": envelope.group,
         "AWSTraceHeader": trace_header,
@@ -227,5 +228,5 @@ def _system_attributes(
         shown["SequenceNumber"] = sequence_number(delivery.number)
         shown["MessageDeduplicationId"] = envelope.deduplication_id
     if delivery.deaths and delivery.deaths[-1].queue != target.name:
-        shown["DeadLetterQueueSourceArn"] = call.arn(delivery.deaths[-1].queue, target.account)
+        shown["DeadLetterQueueSourceArn"] = target.arn(delivery.deaths[-1].queue)
     return {name: value for name, value in shown.items() if value is not None and name in names}

@@ -17,7 +17,7 @@ class SetQueueAttributes(QueueParameters, rename="pascal", kw_only=True):
         if not self.attributes:
             raise missing("Attribute.Name")
         settings = target.settings
-        draft = attributes.Draft(settings, call.limits, finder(call, target.name, target.account))
+        draft = attributes.Draft(settings, call.limits, finder(call, target.name, target.account, target.region))
         attributes.take(draft, self.attributes, is_fifo=settings.ordered)
         changed = attributes.stamp(draft.result(), call.broker.now_ms())
         await call.broker.alter_queue(target.name, changed, namespace=target.namespace)
