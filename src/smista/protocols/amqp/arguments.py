@@ -14,6 +14,7 @@ import msgspec
 
 from smista.core.caches import cached_if_small
 from smista.engine import DeadLetterMode, Overflow, QueueSettings
+from smista.protocols import queue_annotations
 from smista.protocols.amqp.replies import PRECONDITION_FAILED, ChannelClosing
 from smista.protocols.amqp.values import Arguments
 
@@ -71,7 +72,11 @@ Said = dict[str, tuple[str, Any]]
 
 
 def annotation(settings: QueueSettings, name: str) -> str | None:
-    return next((value for key, value in settings.annotations if key == name), None)
+    return queue_annotations.find(settings, name)
+
+
+def is_auto_delete(settings: QueueSettings) -> bool:
+    return annotation(settings, AUTO_DELETE) == "true"
 
 
 def is_quorum(settings: QueueSettings) -> bool:
@@ -86,7 +91,8 @@ def _said(settings: QueueSettings) -> Said:
 
 @cached_if_small(len)
 def _read_said(text: str) -> Said:
-    return msgspec.json.decode(text, type=Said)
+    said = queue_annotations.decoded(text, Said) or {}
+    return said if _type_of(said) in _OF_TYPE else {}
 
 
 def _type_of(said: Said) -> str:
@@ -114,12 +120,12 @@ def read(
     if kind == "quorum":
         _check_quorum(where, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
     kept = {name: said[name] for name in _OF_TYPE[kind] if name in said}
-    annotations = {DECLARED: msgspec.json.encode(kept).decode()}
+    noted = {DECLARED: msgspec.json.encode(kept).decode()}
     if auto_delete:
-        annotations[AUTO_DELETE] = "true"
+        noted[AUTO_DELETE] = "true"
     timeout = arguments.get("x-consumer-timeout")
     if isinstance(timeout, int) and not isinstance(timeout, bool) and timeout > 0:
-        annotations[CONSUMER_TIMEOUT] = str(timeout)
+        noted[CONSUMER_TIMEOUT] = str(timeout)
     exchange = arguments.get("x-dead-letter-exchange")
     return QueueSettings(
         max_retries=_delivery_limit(arguments) if kind == "quorum" else None,
@@ -141,7 +147,7 @@ def read(
         clamp_priority=True,
         single_active_consumer=arguments.get("x-single-active-consumer", False),
         expires_ms=arguments.get("x-expires"),
-        annotations=tuple(sorted(annotations.items())),
+        annotations=tuple(sorted(noted.items())),
     )
 
 
@@ -259,7 +265,7 @@ def check_equivalent(
     if annotation(present, DECLARED) is None:
         # Made through another door: AMQP has no words for most of its settings, so nothing else is compared.
         return
-    check_same("auto_delete", where, auto_delete, annotation(present, AUTO_DELETE) is not None)
+    check_same("auto_delete", where, auto_delete, is_auto_delete(present))
     said = _said(present)
     for name in _OF_TYPE[_type_of(said)]:
         asked = (arguments.types[name], arguments[name]) if name in arguments else None

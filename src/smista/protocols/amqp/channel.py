@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from smista.engine import ACKNOWLEDGED_AT_ONCE, FOREVER_MS, SETTLED_AT_ONCE, CreditPool, Receipt, in_slices
+from smista.protocols import queue_annotations
 from smista.protocols.amqp import arguments, content, frames, methods
 from smista.protocols.amqp.consuming import Consumer, raw_properties, routed_by
 from smista.protocols.amqp.declaring import Declaring
@@ -293,8 +294,7 @@ class Channel:
 
     def _lease_ms(self, settings: Any) -> int:
         """As long as the channel lives, unless the queue asks for less."""
-        timeout = arguments.annotation(settings, arguments.CONSUMER_TIMEOUT)
-        return FOREVER_MS if timeout is None else int(timeout)
+        return queue_annotations.number(settings, arguments.CONSUMER_TIMEOUT, 1, FOREVER_MS) or FOREVER_MS
 
     def _consume_replies(self, tag: str, method: methods.BasicConsume) -> None:
         if not method.no_ack:

@@ -120,7 +120,7 @@ class AmqpDoor:
         """An auto-delete queue goes with its last consumer: at once, before anybody else can subscribe to it."""
         self.forget_exclusive(consumer)
         queue = consumer.subscription.queue
-        if arguments.annotation(queue.settings, arguments.AUTO_DELETE) is not None:
+        if arguments.is_auto_delete(queue.settings):
             self.broker.delete_queue_now(queue.number, if_no_subscriptions=True)
 
     def forget_exclusive(self, consumer: Consumer) -> None:

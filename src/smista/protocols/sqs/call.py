@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 from smista.core.rate import RateLimit
 from smista.core.settings import QueueSettings
 from smista.engine import Broker
+from smista.protocols import queue_annotations
 from smista.protocols.http.asgi import Receive, while_connected
 from smista.protocols.sqs.addresses import Address, namespace_of, read_url, region_of_host, write_arn
 from smista.protocols.sqs.attempts import Attempts
@@ -63,10 +64,7 @@ class Target(NamedTuple):
 
     def kept(self, name: str) -> str | None:
         """What an annotation of the queue says."""
-        for key, value in self.settings.annotations:
-            if key == name:
-                return value
-        return None
+        return queue_annotations.find(self.settings, name)
 
 
 class Call:

@@ -8,8 +8,9 @@ import msgspec
 
 from smista.core.errors import NamespaceNotFound, QueueNotFound
 from smista.core.message import Death
+from smista.protocols import queue_annotations
 from smista.protocols.sqs.addresses import FIFO_SUFFIX, read_arn, write_arn
-from smista.protocols.sqs.attributes import dead_letter_target, policy_error, read_allow_policy
+from smista.protocols.sqs.attributes import AllowPolicy, dead_letter_target, policy_error
 from smista.protocols.sqs.call import Call, Target
 
 
@@ -30,8 +31,8 @@ def finder(call: Call, name: str, account: str, region: str) -> Callable[[str], 
         if target.settings.ordered != name.endswith(FIFO_SUFFIX):
             kind = "a FIFO" if name.endswith(FIFO_SUFFIX) else "a standard"
             raise policy_error(policy, f"Dead-letter queue must be same type of queue as the source: {kind} queue.")
-        allow = target.kept("sqs.RedriveAllowPolicy")
-        if allow is not None and not read_allow_policy(allow).allows(write_arn(region, account, name)):
+        allow = queue_annotations.read(target.settings, "sqs.RedriveAllowPolicy", AllowPolicy)
+        if allow is not None and not allow.allows(write_arn(region, account, name)):
             raise policy_error(policy, "The dead-letter queue's RedriveAllowPolicy does not allow this source queue.")
         return arn.name
 

@@ -20,6 +20,7 @@ from smista.core.browsing import Filter
 from smista.core.message import Message, State
 from smista.engine import Broker
 from smista.errors import BrokerError
+from smista.protocols import queue_annotations
 from smista.protocols.sqs.errors import KINDS, QUEUE_DOES_NOT_EXIST
 
 KEPT_PER_QUEUE = 10
@@ -159,14 +160,13 @@ async def _move(source: Source, task: MoveTask, broker: Broker) -> None:
 
 def _kept(source: Source, broker: Broker) -> list[MoveTask]:
     settings = broker.queue_settings(source[1], namespace=source[0])
-    text = dict(settings.annotations).get(ANNOTATION)
-    return [] if text is None else msgspec.json.decode(text, type=list[MoveTask])
+    return queue_annotations.read(settings, ANNOTATION, list[MoveTask]) or []
 
 
 async def _keep(source: Source, tasks: list[MoveTask], broker: Broker) -> None:
     settings = broker.queue_settings(source[1], namespace=source[0])
-    annotations = {**dict(settings.annotations), ANNOTATION: msgspec.json.encode(tasks).decode()}
-    changed = msgspec.structs.replace(settings, annotations=tuple(sorted(annotations.items())))
+    noted = {**dict(settings.annotations), ANNOTATION: msgspec.json.encode(tasks).decode()}
+    changed = msgspec.structs.replace(settings, annotations=tuple(sorted(noted.items())))
     await broker.alter_queue(source[1], changed, namespace=source[0])
 
 

@@ -12,6 +12,7 @@ from smista.core.counters import QueueStats
 from smista.core.errors import InvalidSettings, QueueNotFound
 from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.engine import Broker
+from smista.protocols import queue_annotations
 from smista.protocols.http.commands.base import Command, Door, Name, Success, command
 from smista.protocols.http.errors import InvalidRequest
 
@@ -90,6 +91,9 @@ class Created(msgspec.Struct):
 
 async def declare(broker: Broker, name: str, settings: dict[str, Any], namespace: str) -> Created:
     is_new = not declared(broker, name, namespace)
+    present = () if is_new else broker.queue_settings(name, namespace=namespace).annotations
+    if "annotations" in settings:
+        settings = {**settings, "annotations": queue_annotations.given_by_others(settings["annotations"], present)}
     await broker.declare_queue(name, QueueSettings(**settings), namespace=namespace)
     return Created(name, is_new)
 
@@ -150,6 +154,8 @@ class AlterQueue(Command):
         changes = given(self.settings)
         if not changes:
             raise InvalidSettings("No setting is given; name those to change.")
+        if "annotations" in changes:
+            changes["annotations"] = queue_annotations.given_by_others(changes["annotations"], present.annotations)
         settings = msgspec.structs.replace(present, **changes)
         await door.broker.alter_queue(self.queue, settings, namespace=self.namespace)
         return SettingsAnswer(self.queue, all_settings(settings))

@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from smista.protocols import queue_annotations
 from smista.protocols.sqs import attributes
 from smista.protocols.sqs.actions.base import NOTHING, Answer, QueueParameters
 from smista.protocols.sqs.addresses import is_account
@@ -88,9 +89,9 @@ def check_label(label: str | None) -> str:
 
 
 def read_policy(call: Call, target: Target) -> Policy:
-    text = target.kept("sqs.Policy")
-    if text is not None:
-        return msgspec.json.decode(text, type=Policy)
+    policy = queue_annotations.read(target.settings, "sqs.Policy", Policy)
+    if policy is not None:
+        return policy
     return {"Version": "2008-10-17", "Id": f"{target.arn()}/SQSDefaultPolicy", "Statement": []}
 
 

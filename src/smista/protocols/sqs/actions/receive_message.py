@@ -12,6 +12,7 @@ from smista.core.calendar import TICK_MS
 from smista.core.message import FOREVER_MS
 from smista.engine.delivery import Delivery
 from smista.errors import BrokerClosed, BrokerError
+from smista.protocols import queue_annotations
 from smista.protocols.sqs import attributes, message_attributes, receipts
 from smista.protocols.sqs.actions.base import Answer, QueueParameters, check_range
 from smista.protocols.sqs.call import Call, Target
@@ -20,6 +21,7 @@ from smista.protocols.sqs.errors import INVALID_ATTRIBUTE_NAME, OVER_LIMIT, SqsE
 from smista.protocols.sqs.message_attributes import ENCODING_HEADER, AttributeValue
 from smista.protocols.sqs.sending import sequence_number
 
+WAIT = attributes.PREFIX + "ReceiveMessageWaitTimeSeconds"
 WAIT_S_MAX = 20
 SYSTEM_ATTRIBUTES = frozenset(
     (
@@ -102,7 +104,7 @@ class ReceiveMessage(QueueParameters, rename="pascal", kw_only=True):
             lease_ms = 30_000
         wait_s = self.wait_time_seconds
         if wait_s is None:
-            wait_s = int(target.kept("sqs.ReceiveMessageWaitTimeSeconds") or 0)
+            wait_s = queue_annotations.number(target.settings, WAIT, 0, WAIT_S_MAX) or 0
         check_range(wait_s, "WaitTimeSeconds", 0, WAIT_S_MAX, f"Must be >= 0 and <= {WAIT_S_MAX}, if provided.")
         return min(limit, target.settings.max_prefetch), lease_ms, wait_s * 1000
 

@@ -21,14 +21,16 @@ class TagQueue(QueueParameters, rename="pascal", kw_only=True):
         target = call.target(self.queue_url)
         if not self.tags:
             raise missing("Tags")
-        tags = check_tags({**attributes.tags(target.settings), **self.tags}, call.limits)
+        present = attributes.tags(target.settings)
+        tags = {**present, **check_tags(self.tags, call.limits, len(self.tags.keys() | present.keys()))}
         settings = attributes.with_tags(target.settings, tags)
         await call.broker.alter_queue(target.name, settings, namespace=target.namespace)
         return NOTHING
 
 
-def check_tags(tags: Mapping[str, str], limits: Limits) -> Mapping[str, str]:
-    if len(tags) > limits.tags:
+def check_tags(tags: Mapping[str, str], limits: Limits, count: int | None = None) -> Mapping[str, str]:
+    """Tags that are given, or raise; `count` is how many there are with those that the queue has."""
+    if (len(tags) if count is None else count) > limits.tags:
         raise invalid(f"Too many tags added for queue. Maximum number of tags allowed is {limits.tags}.")
     for key, value in tags.items():
         if not 1 <= len(key) <= KEY_LENGTH_MAX or len(value) > VALUE_LENGTH_MAX or key.lower().startswith("aws:"):
