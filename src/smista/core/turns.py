@@ -15,6 +15,7 @@ first messages, as `attach` finds them.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 from smista.core.message import Message, State
 from smista.core.ready import Bucket, Line, ReadyLine
@@ -48,6 +49,10 @@ class TurnLine(ReadyLine):
     def append(self, message: Message) -> None:
         super().append(message)
         self._note_age(message)
+
+    def extend(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            self.append(message)
 
     def put_back(self, message: Message) -> None:
         super().put_back(message)
