@@ -91,7 +91,7 @@ def test_the_sdk_for_javascript(server: ServerProcess) -> None:
     assert json.loads(done.stdout) == {
         "url": f"{server.url}/000000000000/{name}",
         "tags": {"a": "b"},
-        "batch": [["a"], ["InvalidParameterValue"]],
+        "batch": [["a"], ["InvalidMessageContents"]],
         "bodies": ["żółć 🎉", "second"],
         "isSame": True,
         "bytes": [0, 255],

@@ -29,7 +29,7 @@ const batch = await run("SendMessageBatch", {
   QueueUrl,
   Entries: [
     { Id: "a", MessageBody: "second", MessageGroupId: "g", MessageDeduplicationId: "2" },
-    { Id: "b", MessageBody: "no group", MessageDeduplicationId: "3" },
+    { Id: "b", MessageBody: "\u0000", MessageGroupId: "g", MessageDeduplicationId: "3" },
   ],
 });
 seen.batch = [batch.Successful.map((one) => one.Id), batch.Failed.map((one) => one.Code)];
