@@ -57,6 +57,16 @@ class Wire(asyncio.Transport):
         self.written += bytes(data)
         self.has_written.set()
 
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        # The other side closes its half as soon as we have closed ours.
+        self.close()
+
     def close(self) -> None:
         if not self.is_closed:
             self.is_closed = True

@@ -13,6 +13,10 @@ notices. After that, frames of the closed are dropped until the other side has a
     open ── error, or the broker stops: connection.close sent ──▶ closing ── close-ok, or 5 s ──▶ over
     open ── connection.close came: close-ok sent ───────────────────────────────────────────────▶ over
     any  ── the socket is gone ─────────────────────────────────────────────────────────────────▶ over
+
+Over, we have closed our half of the socket and drop what still comes, until the other side closes its own, or 5 s: to
+close a socket that holds unread bytes is to reset it, and a client with publishes on the way would get a broken pipe
+instead of our last word.
 """
 
 from __future__ import annotations
@@ -126,6 +130,8 @@ class AmqpConnection(Holding, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
+        if self._is_over:
+            return
         if self._buffer:
             data = self._buffer + data
             self._buffer = b""
@@ -418,6 +424,7 @@ class AmqpConnection(Holding, asyncio.Protocol):
     def _open_channel(self, number: int, method: Method) -> None:
         if not isinstance(method, methods.ChannelOpen):
             raise ConnectionClosing(CHANNEL_ERROR, "expected 'channel.open'")
+        # How many, not which: as in RabbitMQ any number a frame has room for will do.
         channel_max = self._handshake.channel_max
         if len(self.channels) >= channel_max:
             raise ConnectionClosing(
@@ -425,10 +432,6 @@ class AmqpConnection(Holding, asyncio.Protocol):
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
                 f"({channel_max})",
                 ids=(0, 0),
-            )
-        if number > channel_max:
-            raise ConnectionClosing(
-                NOT_ALLOWED, f"channel {number} is above the negotiated channel_max ({channel_max})", ids=(0, 0)
             )
         channel = self.channels[number] = Channel(self, number)
         channel.send(methods.ChannelOpenOk())
@@ -541,7 +544,8 @@ class AmqpConnection(Holding, asyncio.Protocol):
     def stop_reading(self) -> None:
         """The broker is stopping: nothing more is taken, what was taken is still answered."""
         self._is_held = True
-        self._transport.pause_reading()
+        if not self._is_over:
+            self._transport.pause_reading()
 
     def force_close(self) -> None:
         """The broker is stopping."""
@@ -581,7 +585,12 @@ class AmqpConnection(Holding, asyncio.Protocol):
     def _end(self) -> None:
         """Nothing more goes in or out, but for what is on its way."""
         self._is_over = self._is_held = True
-        self._transport.close()
+        self._buffer = b""
+        if self._transport.can_write_eof() and not self._transport.is_closing():
+            self._transport.write_eof()
+            self._transport.resume_reading()
+        else:
+            self._transport.close()
         self._abort_later()
 
     def _abort_later(self) -> None:
