@@ -393,6 +393,19 @@ def test_a_quorum_queue_counts_deliveries(place: Place, channel: Channel) -> Non
         channel.nack(message.tag)
 
 
+def test_a_consumer_of_a_quorum_queue_sees_the_count_from_its_second_delivery_on(
+    place: Place, channel: Channel
+) -> None:
+    queue = channel.declare(place.name(), {"x-queue-type": "quorum"}, durable=True)
+    channel.consume(queue)
+    channel.publish_raw(b"plain", b"\0\0", queue)
+    first = channel.delivery()
+    assert (first.raw, first.redelivered) == (b"\0\0", False)
+    channel.nack(first.tag)
+    second = channel.delivery()
+    assert (second.headers, second.redelivered) == ({"x-delivery-count": 1}, True)
+
+
 def test_a_delivery_limit_ends_in_the_dead_letters(place: Place, channel: Channel) -> None:
     dead = channel.declare(place.name("dead"))
     queue = channel.declare(

@@ -130,6 +130,11 @@ def test_a_queue_declared_again_with_another_argument_is_refused(
         ({}, {"x-anything": 5}),
         ({"x-anything": 5}, {}),
         ({}, {"x-delivery-limit": 5}),
+        # Bytes that are marked as such, as some clients send what is no text to them.
+        ({"x-overflow": "drop-head"}, {"x-overflow": bytearray(b"drop-head")}),
+        ({"x-dead-letter-exchange": "x"}, {"x-dead-letter-exchange": bytearray(b"x")}),
+        ({"x-queue-master-locator": bytearray(b"client-local")}, {"x-queue-master-locator": "client-local"}),
+        ({"x-queue-master-locator": bytearray(b"min-masters")}, {"x-queue-master-locator": bytearray(b"min-masters")}),
     ],
 )
 def test_a_queue_is_declared_again_with_what_amounts_to_the_same(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from tests.protocols.amqp.peer import Basic, Channel, ChannelClass, Confirm, Exc
 from tests.protocols.amqp.places import Place
 
 Refused = Callable[..., str]
+QUORUM = {"x-queue-type": "quorum"}
 DEFAULT_EXCHANGE = "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"
 LOCKED = (
     "channel 405 RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{}' in vhost '/'. It could be "
@@ -167,11 +169,13 @@ def test_an_exchange_type_that_nobody_knows_is_refused(refused: Refused, place: 
 
 def test_another_connections_exclusive_queue_is_locked(place: Place, channel: Channel, refused: Refused) -> None:
     queue = channel.declare(place.name(), exclusive=True)
+    channel.bind(queue, "amq.direct", queue)
     for method in (
         Queue.Declare(queue=queue, passive=True),
         Queue.Declare(queue=queue, exclusive=True),
         Queue.Declare(queue=queue),
         Queue.Bind(queue=queue, exchange="amq.direct", routing_key="k"),
+        Queue.Unbind(queue=queue, exchange="amq.direct", routing_key=queue),
         Queue.Purge(queue=queue),
         Queue.Delete(queue=queue),
         Basic.Consume(queue=queue),
@@ -179,6 +183,8 @@ def test_another_connections_exclusive_queue_is_locked(place: Place, channel: Ch
     ):
         assert refused(method) == LOCKED.format(queue), method.name
     assert channel.count(queue) == (0, 0)
+    channel.publish(b"still bound", queue, "amq.direct")
+    assert channel.got(queue).body == b"still bound"
 
 
 def test_a_queue_cannot_become_exclusive_nor_cease_to_be(place: Place, peer: Peer, channel: Channel) -> None:
@@ -319,6 +325,18 @@ def test_expirations_go_up_to_ten_years(channel: Channel, queue: str, expiration
     channel.settle(queue)
 
 
+@pytest.mark.parametrize("mode", [0, 3, 255])
+def test_a_message_is_persistent_or_not(channel: Channel, mode: int) -> None:
+    channel.publish_raw(b"which", struct.pack(">HB", 1 << 12, mode), "anywhere")
+    assert channel.ending() == (f"channel 406 PRECONDITION_FAILED - invalid message: {{delivery_mode_unknown,{mode}}}")
+
+
+@pytest.mark.parametrize("mode", [1, 2])
+def test_delivery_modes_go_through(channel: Channel, queue: str, mode: int) -> None:
+    channel.publish(b"which", queue, delivery_mode=mode)
+    assert channel.got(queue).properties.delivery_mode == mode
+
+
 def test_nobody_publishes_in_somebody_elses_name(channel: Channel, queue: str) -> None:
     channel.publish(b"mine", queue, user_id="guest")
     assert channel.got(queue).properties.user_id == "guest"
@@ -393,10 +411,31 @@ def test_publishing_immediately_is_not_implemented(channel: Channel) -> None:
 
 
 def test_a_quorum_queue_knows_no_prefetch_for_the_whole_channel(channel: Channel, place: Place) -> None:
-    queue = channel.declare(place.name(), {"x-queue-type": "quorum"}, durable=True)
+    queue = channel.declare(place.name(), QUORUM, durable=True)
     channel.qos(1, is_global=True)
     assert channel.refusal(Basic.Consume(queue=queue)) == (
         f"connection 540 NOT_IMPLEMENTED - queue '{queue}' in vhost '/' does not support global qos"
+    )
+
+
+@pytest.mark.parametrize("flag", ["if_unused", "if_empty"])
+def test_a_quorum_queue_is_not_deleted_carefully(channel: Channel, place: Place, flag: str) -> None:
+    queue = channel.declare(place.name(), QUORUM, durable=True)
+    assert channel.refusal(Queue.Delete(queue=queue, **{flag: True})) == (
+        f"connection 540 NOT_IMPLEMENTED - cannot delete queue '{queue}' in vhost '/'. queue.delete operations with "
+        f"{flag.replace('_', '-')} flag set are not supported by quorum queues"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("classic", "x-stream-offset"), ("quorum", "x-stream-offset"), ("quorum", "x-cancel-on-ha-failover")],
+)
+def test_a_consumer_cannot_ask_for_what_other_queues_do(channel: Channel, place: Place, kind: str, name: str) -> None:
+    queue = channel.declare(place.name(), {"x-queue-type": kind}, durable=True)
+    assert channel.refusal(Basic.Consume(queue=queue, arguments={name: "first"})) == (
+        f"channel 406 PRECONDITION_FAILED - invalid arg '{name}' for queue '{queue}' in vhost '/' of queue type "
+        f"rabbit_{kind}_queue"
     )
 
 

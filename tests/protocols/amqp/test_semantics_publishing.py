@@ -333,6 +333,29 @@ def test_a_channel_waits_for_replies_once(channel: Channel) -> None:
     )
 
 
+def test_who_waits_for_replies_may_share_its_tag_with_a_consumer(channel: Channel, queue: str) -> None:
+    channel.consume(REPLY_TO, "twin", no_ack=True)
+    channel.consume(queue, "twin")
+    channel.publish(b"question", queue, reply_to=REPLY_TO)
+    question = channel.delivery()
+    channel.publish(b"answer", str(question.properties.reply_to))
+    answer = channel.delivery()
+    assert [(each.consumer, each.body) for each in (question, answer)] == [("twin", b"question"), ("twin", b"answer")]
+    channel.cancel("twin")
+    assert channel.count(queue) == (0, 1)
+    channel.publish(b"late", str(question.properties.reply_to), mandatory=True)
+    assert channel.returned().body == b"late"
+    channel.cancel("twin")
+    assert channel.count(queue) == (0, 0)
+
+
+def test_who_waits_for_replies_has_a_tag_that_no_consumer_has(channel: Channel, queue: str) -> None:
+    channel.consume(queue, "twin")
+    assert channel.refusal(Basic.Consume(queue=REPLY_TO, consumer_tag="twin", no_ack=True)) == (
+        "connection 530 NOT_ALLOWED - attempt to reuse consumer tag 'twin'"
+    )
+
+
 def test_who_asks_must_be_waiting_on_the_same_channel(peer: Peer, channel: Channel, queue: str) -> None:
     peer.channel().consume(REPLY_TO, no_ack=True)
     channel.publish(b"question", queue, reply_to=REPLY_TO)

@@ -7,6 +7,7 @@ policy does not in RabbitMQ.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,6 +64,8 @@ _STREAM = ("x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-si
 _OF_TYPE = {"classic": _CLASSIC, "quorum": _QUORUM}
 """What each type of queue knows, in the order in which RabbitMQ compares it, and `x-fair`, which is ours. What no type
 knows is not looked at."""
+_NOT_CONSUMED_BY = {"classic": ("x-stream-offset",), "quorum": ("x-cancel-on-ha-failover", "x-stream-offset")}
+"""What consumers of other types of queues may ask for."""
 _KNOWN = {*_CLASSIC, *_QUORUM, *_STREAM}
 _INTEGERS = {"byte", "unsignedbyte", "short", "unsignedshort", "signedint", "unsignedint", "long"}
 _FLOATS = {"float", "double"}
@@ -95,6 +98,28 @@ def _read_said(text: str) -> Said:
     return said if _type_of(said) in _OF_TYPE else {}
 
 
+def _as_said(arguments: Arguments) -> Said:
+    return {name: (arguments.types[name], _plain(value)) for name, value in arguments.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it, so that it is the same when it is read again."""
+    match value:
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+        case None | bool() | str():
+            return value
+        case int():
+            return int(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dict():
+            return {_plain(name.encode("utf-8", "surrogateescape")): _plain(each) for name, each in value.items()}
+        case list():
+            return [_plain(each) for each in value]
+    return str(value)
+
+
 def _type_of(said: Said) -> str:
     return str(said.get("x-queue-type", ("", "classic"))[1])
 
@@ -114,7 +139,7 @@ def read(
 ) -> QueueSettings:
     """The settings that a declaration over AMQP stands for. Raises what RabbitMQ would close the channel with."""
     where = f"queue '{queue}' in vhost '{vhost}'"
-    said: Said = {name: (arguments.types[name], value) for name, value in arguments.items()}
+    said = _as_said(arguments)
     _check_values(said, where)
     kind = _type_of(said)
     if kind == "quorum":
@@ -204,6 +229,17 @@ def _check_values(said: Said, where: str) -> None:
     _check_number("x-delivery-limit", said, where, least=-LENGTH_MAX)
 
 
+def check_consumed(said: Mapping[str, Any], settings: QueueSettings, queue: str, vhost: str) -> None:
+    """Raise where a consumer asks for what this type of queue cannot do. What no type knows is not looked at."""
+    kind = "quorum" if is_quorum(settings) else "classic"
+    for name in _NOT_CONSUMED_BY[kind]:
+        if name in said:
+            raise ChannelClosing(
+                PRECONDITION_FAILED,
+                f"invalid arg '{name}' for queue '{queue}' in vhost '{vhost}' of queue type rabbit_{kind}_queue",
+            )
+
+
 def _check_quorum(where: str, *, durable: bool, exclusive: bool, auto_delete: bool) -> None:
     for is_wrong, name in ((auto_delete, "auto-delete"), (exclusive, "exclusive-owner"), (not durable, "non-durable")):
         if is_wrong:
@@ -266,10 +302,9 @@ def check_equivalent(
         # Made through another door: AMQP has no words for most of its settings, so nothing else is compared.
         return
     check_same("auto_delete", where, auto_delete, is_auto_delete(present))
-    said = _said(present)
+    said, again = _said(present), _as_said(arguments)
     for name in _OF_TYPE[_type_of(said)]:
-        asked = (arguments.types[name], arguments[name]) if name in arguments else None
-        current = said.get(name)
+        asked, current = again.get(name), said.get(name)
         if not _is_same(name, asked, current):
             raise inequivalent(name, where, asked, current)
 
@@ -302,6 +337,9 @@ def _is_same(name: str, asked: tuple[str, Any] | None, current: tuple[str, Any] 
 
 
 def _class_of(type_name: str) -> str:
+    if type_name == "binary":
+        # Bytes that a client marks as such: the same as text to RabbitMQ, once a queue is there.
+        return "longstr"
     return "integer" if type_name in _INTEGERS else "float" if type_name in _FLOATS else type_name
 
 

@@ -241,7 +241,8 @@ class Channel:
 
     def _consume(self, method: methods.BasicConsume) -> None:
         tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
-        if tag in self._consumers or tag == self._reply_tag:
+        # That of whoever waits for direct replies may be used again, as in RabbitMQ; not the other way round.
+        if tag in self._consumers:
             raise ConnectionClosing(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
         if method.queue == REPLY_TO:
             self._consume_replies(tag, method)
@@ -262,6 +263,7 @@ class Channel:
             assert isinstance(method.arguments, Arguments)
             where = f"queue '{queue}' in vhost '{vhost}'"
             arguments.check_integer("x-priority", method.arguments.types["x-priority"], where)
+        arguments.check_consumed(method.arguments, settings, queue, vhost)
         consumer = Consumer(
             self,
             tag,
@@ -322,8 +324,7 @@ class Channel:
     def _cancel(self, method: methods.BasicCancel) -> None:
         if method.consumer_tag == self._reply_tag:
             self._forget_replies()
-        consumer = self._consumers.pop(method.consumer_tag, None)
-        if consumer is not None:
+        elif (consumer := self._consumers.pop(method.consumer_tag, None)) is not None:
             self.connection.flush()
             self.broker.cancel(consumer.subscription, keeps_held=True)
             self.connection.consumer_left(consumer)
@@ -400,7 +401,7 @@ class Channel:
         left, _ = self._declaring.counts(queue)
         exchange, key = routed_by(delivery.envelope, queue)
         self.send(methods.BasicGetOk(tag, delivery.is_redelivered, exchange, key, left))
-        raw = raw_properties(delivery, is_quorum=arguments.is_quorum(settings))
+        raw = raw_properties(delivery, is_counted=arguments.is_quorum(settings))
         out = self.connection.out
         out.append(frames.frame(frames.HEADER, self.number, content.write_head(len(delivery.body), raw)))
         out.extend(frames.body_frames(self.number, delivery.body, self.connection.frame_max))

@@ -135,7 +135,8 @@ class Consumer:
         envelope, body_bytes = delivery.envelope, len(delivery.body)
         number = self.channel.number.to_bytes(2, "big")
         way = _exchange_and_key(*routed_by(envelope, self.queue))
-        raw = raw_properties(delivery, is_quorum=self.is_quorum)
+        # In RabbitMQ a consumer sees the count from the second delivery on, whoever gets from the first.
+        raw = raw_properties(delivery, is_counted=self.is_quorum and delivery.delivery_count > 1)
         method_bytes = len(self._opening) + _TAG_AND_FLAG.size + len(way)
         before = b"\x01%b%b%b" % (number, method_bytes.to_bytes(4, "big"), self._opening)
         header = frames.frame(frames.HEADER, self.channel.number, content.write_head(body_bytes, raw))
@@ -186,17 +187,18 @@ def routed_by(envelope: Envelope, queue: str) -> tuple[str, str]:
     return exchange, key if key or exchange else queue
 
 
-def raw_properties(delivery: Delivery, *, is_quorum: bool) -> bytes:
-    """The properties as they go out: what came in, unless something has to be added."""
+def raw_properties(delivery: Delivery, *, is_counted: bool) -> bytes:
+    """The properties as they go out: what came in, unless something has to be added: the count of deliveries, if
+    `is_counted`."""
     kept = delivery.envelope.properties
-    if not delivery.deaths and not is_quorum and kept[:1] == content.TAG:
+    if not delivery.deaths and not is_counted and kept[:1] == content.TAG:
         return kept[1:]
-    if not delivery.deaths and not is_quorum:
+    if not delivery.deaths and not is_counted:
         return _translated(kept, delivery.priority, delivery.envelope.ttl_ms)
     said = _basic(kept, delivery.priority, delivery.envelope.ttl_ms)
     if delivery.deaths:
         said = add_deaths(said, delivery.deaths, delivery.envelope.routing_key)
-    if is_quorum:
+    if is_counted:
         counted = {**(said.headers or {}), "x-delivery-count": LongInteger(delivery.delivery_count - 1)}
         said.headers = dict(sorted(counted.items()))
     return content.write_properties(said)

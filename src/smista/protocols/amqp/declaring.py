@@ -22,9 +22,11 @@ from smista.protocols.amqp import arguments, methods, routing
 from smista.protocols.amqp.replies import (
     ACCESS_REFUSED,
     NOT_FOUND,
+    NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
     RESOURCE_LOCKED,
     ChannelClosing,
+    ConnectionClosing,
 )
 from smista.protocols.amqp.values import Arguments
 
@@ -250,6 +252,8 @@ class Declaring:
         queue = self._channel.named(method.queue)
         self._check_not_default(method.exchange)
         said = routing.routable(method.arguments)
+        if self._settings(queue) is not None:
+            self.check_access(queue)
         await self._unbind(lambda: Binding.to_queue(method.exchange, queue, method.routing_key, said))
         return methods.QueueUnbindOk()
 
@@ -260,10 +264,13 @@ class Declaring:
 
     async def delete_queue(self, method: methods.QueueDelete) -> Method:
         queue = self._channel.named(method.queue)
-        if self._settings(queue) is None:
+        settings = self._settings(queue)
+        if settings is None:
             return methods.QueueDeleteOk(0)
         self.check_access(queue)
         where = f"queue '{queue}' in vhost '{self._vhost}'"
+        if arguments.is_quorum(settings):
+            _check_unconditional(where, method)
         stats = self._broker.stats(queue, namespace=self._vhost)
         if method.if_empty and stats.ready + stats.scheduled:
             raise ChannelClosing(PRECONDITION_FAILED, f"{where} not empty")
@@ -306,6 +313,16 @@ def _locked(queue: str, vhost: str) -> ChannelClosing:
         f"cannot obtain exclusive access to locked queue '{queue}' in vhost '{vhost}'. It could be originally declared "
         "on another connection or the exclusive property value does not match that of the original declaration.",
     )
+
+
+def _check_unconditional(where: str, method: methods.QueueDelete) -> None:
+    for is_set, flag in ((method.if_unused, "if-unused"), (method.if_empty, "if-empty")):
+        if is_set:
+            raise ConnectionClosing(
+                NOT_IMPLEMENTED,
+                f"cannot delete {where}. queue.delete operations with {flag} flag set are not supported by quorum "
+                "queues",
+            )
 
 
 def _arguments(method: Any) -> Arguments:

@@ -145,13 +145,16 @@ def _prepare(target: Target, raw: bytes, channel: Channel) -> Prepared:
         said.headers = headers = {name: value for name, value in headers.items() if name != "BCC"}
         is_changed = True
     kept = content.write_properties(said) if is_changed else raw
+    ttl_ms = _expiration(said.expiration)
+    if said.delivery_mode not in (None, 1, 2):
+        raise ChannelClosing(PRECONDITION_FAILED, f"invalid message: {{delivery_mode_unknown,{said.delivery_mode}}}")
     envelope = Envelope(
         content.TAG + kept,
         target.exchange,
         target.routing_key,
         _id(headers, "x-group"),
         _id(headers, "x-deduplication-header"),
-        _expiration(said.expiration),
+        ttl_ms,
     )
     return Prepared(envelope, said.priority, _delay(headers), headers or None, extra_keys)
 
