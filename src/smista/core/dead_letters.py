@@ -6,7 +6,8 @@ starts again. When no target can take it, it is parked, in state dead, where it 
 
 Where a message can go is found first, and asked of each target without changing it; only then is a dead-letter queue
 made that is not there yet, and the message moved. A target that drops its oldest takes one too many and is left in
-`state.crowded`, see `trimming`.
+`state.crowded`, see `trimming`. So does one that refuses, if those who wait on it may take what is there, and if the
+dead letter would be dropped otherwise: where it would be parked, it rather is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from smista.core.caches import cached_if_small
 from smista.core.declaring import declare_queue, look_after
 from smista.core.errors import MessageNotFound, QueueFull
 from smista.core.exchanges import route
-from smista.core.limits import can_make_room, has_room
+from smista.core.limits import can_make_room, has_room, is_one_by_one, is_over
 from smista.core.message import Death, Envelope, Fate, Message, Reason, State
 from smista.core.queue import Queue, error_text
 from smista.core.settings import NAME_BYTES_MAX, DeadLetterMode, Overflow, QueueSettings
@@ -148,6 +149,8 @@ def _move_to(
     for target, copy in ((targets[0], moved), *copies):
         look_after(target, fate.at_ms)
         state.entered(target, copy, fate.at_ms)
+        if fate.reason is not Reason.REDRIVEN and is_one_by_one(target) and is_over(target):
+            state.beyond.setdefault(target, []).append(copy)
     return moved
 
 
@@ -314,7 +317,11 @@ def _find_way(state: BrokerState, queue: Queue, message: Message, fate: Fate, co
         target
         for target in found
         if not _goes_in_a_circle(queue, target, message, fate)
-        and (_has_it(queue, target) or _takes(target, message.body_bytes * count, count))
+        and (
+            _has_it(queue, target)
+            or _takes(target, message.body_bytes * count, count)
+            or _may_pass_on(queue, target, message)
+        )
     ]
     return _Way(targets, address=address)
 
@@ -343,6 +350,12 @@ def _takes(target: Queue, body_bytes: int, count: int) -> bool:
 def _has_it(source: Queue, target: Queue) -> bool:
     """Whether a message that moves is one more in its target: not in its own queue, if what is held counts there."""
     return target is source and not source.settings.limit_ready_only
+
+
+def _may_pass_on(source: Queue, target: Queue, message: Message) -> bool:
+    """Whether those who wait on a full queue may make room for a dead letter, which is dropped unless they do."""
+    is_dropped = source.settings.dead_letter is DeadLetterMode.MOVE_OR_DROP
+    return is_dropped and is_one_by_one(target) and can_make_room(target, message.body_bytes)
 
 
 def _goes_in_a_circle(source: Queue, target: Queue, message: Message, fate: Fate) -> bool:

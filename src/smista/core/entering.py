@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from smista.core.checks import check_publication
-from smista.core.dead_letters import can_set_aside, discard, set_aside
+from smista.core.dead_letters import can_set_aside
 from smista.core.dedup import DedupMemory, Seen, dedup_key
 from smista.core.errors import QueueFull
 from smista.core.limits import MAKES_ROOM, can_make_room, has_room, next_to_go, over_by
@@ -21,7 +21,7 @@ from smista.core.message import Envelope, Fate, Message, Publication, Reason
 from smista.core.queue import Queue
 from smista.core.settings import Overflow
 from smista.core.state import BrokerState
-from smista.core.trimming import make_room
+from smista.core.trimming import make_room, turn_away
 from smista.errors import BrokerError
 
 
@@ -148,9 +148,7 @@ def refuse(state: BrokerState, queue: Queue, publication: Publication, error: Br
     if isinstance(error, QueueFull) and queue.settings.overflow is Overflow.DEAD_LETTER_NEWEST:
         message = _enter(state, queue, publication, now_ms)
         state.journal.enqueued(queue, (message,), now_ms)
-        fate = Fate(Reason.OVERFLOW, None, "", now_ms)
-        if not set_aside(state, queue, message, fate):
-            discard(state, queue, message, Reason.OVERFLOW, now_ms=now_ms)
+        turn_away(state, queue, message, now_ms)
 
 
 def _full(queue: Queue) -> QueueFull:

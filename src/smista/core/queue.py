@@ -480,7 +480,8 @@ class Queue:
             return
         if message.deadline_ms is not None:
             self.calendar.remove(message)
-        if message.expires_at_ms is not None:
+        # What is over as it enters has no deadline: it is for those who wait, and goes when the command is over.
+        if message.expires_at_ms is not None and message.expires_at_ms > now_ms:
             self.calendar.add(message, message.expires_at_ms, now_ms)
         if is_free:
             line = self.line

@@ -109,8 +109,9 @@ def receive(
 
 
 def _is_over(queue: Queue, message: Message, now_ms: int) -> bool:
-    """Whether a message's time to live, or its queue's retention, has run out."""
-    if message.expires_at_ms is not None and message.expires_at_ms < now_ms:
+    """Whether a message's time to live, or its queue's retention, has run out. One that was over as it entered has no
+    deadline and is for those who wait, however late they are served; see `trimming`."""
+    if message.expires_at_ms is not None and message.expires_at_ms < now_ms and message.deadline_ms is not None:
         return True
     retention_ms = queue.settings.retention_ms
     return retention_ms is not None and message.ready_at_ms + retention_ms <= now_ms

@@ -43,6 +43,7 @@ class Namespace:
 class BrokerState:
     __slots__ = (
         "_instant_ms",
+        "beyond",
         "body_bytes_max",
         "calendar",
         "claimants",
@@ -82,6 +83,8 @@ class BrokerState:
         """Messages of theirs whose time to live was over as they entered: for those who wait already, or for nobody."""
         self.remembered = Tally()
         """By all queues, of what was published to them."""
+        self.beyond: dict[Queue, list[Message]] = {}
+        """Dead letters that stand in a queue beyond its limits, in one that refuses what does not fit: the same."""
         self.run = 0
         """How many times the log has been opened before; part of every receipt."""
         self.next_queue = 1

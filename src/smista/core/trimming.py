@@ -9,7 +9,10 @@ more than its limits say, and is left in `state.crowded`. So it is also where
   limits only while nobody holds it: whoever waits gets what is ready, and only what nobody took must fit, or go. The
   same is true of a message whose time to live is over as it enters. Both need the consumers, whom the core does not
   know, and serving them is a transition of its own;
-- nothing may be refused any more: staged rows, messages that come back, dead letters, a limit that was lowered.
+- nothing may be refused any more: staged rows, messages that come back, dead letters, a limit that was lowered;
+- a dead letter comes to a queue that has consumers, counts only what nobody holds, and refuses what does not fit. They
+  come many at a time, and in RabbitMQ one by one: whether one fits is known when those have got what came before it.
+  What is still beyond the limits then, newest first, is refused after all.
 
 The rule is that a command never serves: it notes its records, and when it is over and nothing is half done, somebody
 calls `keep_limits`:
@@ -26,7 +29,7 @@ from collections.abc import Callable
 
 from smista.core.dead_letters import discard, expire, set_aside
 from smista.core.limits import MAKES_ROOM, drops_first, has_room, is_over, next_to_go
-from smista.core.message import Fate, Reason
+from smista.core.message import Fate, Message, Reason
 from smista.core.queue import Queue
 from smista.core.settings import Overflow
 from smista.core.state import BrokerState
@@ -46,6 +49,7 @@ def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> None:
         queue, _ = state.crowded.popitem()
         if queue.is_deleted:
             state.fleeting.pop(queue, None)
+            state.beyond.pop(queue, None)
             continue
         if queue.is_watched:
             serve(queue, now_ms)
@@ -53,6 +57,9 @@ def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> None:
             if queue.ready.get(message.sequence) is message:
                 expire(state, queue, message, now_ms=now_ms)
                 state.journal.between()
+        for message in _newest_beyond(queue, state.beyond.pop(queue, [])):
+            turn_away(state, queue, message, now_ms)
+            state.journal.between()
         count = 0
         while is_over(queue) and queue.settings.overflow in MAKES_ROOM:
             if count >= budget:
@@ -71,6 +78,30 @@ def make_room(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int) ->
     for _ in range(MADE_ROOM_AT_ONCE):
         if has_room(queue, body_bytes) or not _let_go(state, queue, now_ms):
             return
+
+
+def _newest_beyond(queue: Queue, entered: list[Message]) -> list[Message]:
+    """Those of the messages that must go again for the queue to be within its limits: the newest, in their order."""
+    settings = queue.settings
+    depth, size = queue.limited_depth, queue.limited_bytes
+    found = []
+    for message in reversed(entered):
+        is_within = settings.max_depth is None or depth <= settings.max_depth
+        if is_within and (settings.max_bytes is None or size <= settings.max_bytes):
+            break
+        if queue.ready.get(message.sequence) is message:
+            found.append(message)
+            depth -= 1
+            size -= message.body_bytes
+    return found[::-1]
+
+
+def turn_away(state: BrokerState, queue: Queue, message: Message, now_ms: int) -> None:
+    """Have a message that entered leave again since the queue is full: set aside where the queue wants that."""
+    fate = Fate(Reason.OVERFLOW, None, "", now_ms)
+    is_set_aside = queue.settings.overflow is Overflow.DEAD_LETTER_NEWEST and set_aside(state, queue, message, fate)
+    if not is_set_aside:
+        discard(state, queue, message, Reason.OVERFLOW, now_ms=now_ms)
 
 
 def _let_go(state: BrokerState, queue: Queue, now_ms: int) -> bool:

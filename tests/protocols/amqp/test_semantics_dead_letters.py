@@ -441,3 +441,66 @@ def test_a_message_of_higher_priority_overtakes_what_waits(place: Place, peer: P
     channel.settle(queue)
     consumer.ack(first.tag)
     assert consumer.delivery().body == b"high"
+
+
+# -- dead letters for who waits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["rejected", "expired", "maxlen"])
+@pytest.mark.parametrize(
+    ("bounds", "kept", "refused"),
+    [
+        ({"x-max-length": 1}, [b"4"], []),
+        ({"x-max-length": 0}, [], []),
+        ({"x-message-ttl": 0}, [], []),
+        ({"x-max-length": 1, "x-overflow": "reject-publish"}, [b"2"], []),
+        ({"x-max-length-bytes": 1, "x-overflow": "reject-publish"}, [b"2"], []),
+        ({"x-max-length": 1, "x-overflow": "reject-publish-dlx"}, [b"2"], [b"3", b"4"]),
+    ],
+    ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_dead_letters_reach_who_waits_on_a_queue_that_holds_little(
+    place: Place,
+    channel: Channel,
+    prefetch: int,
+    bounds: dict[str, object],
+    kept: list[bytes],
+    refused: list[bytes],
+    way: str,
+) -> None:
+    full = channel.declare(place.name("full"))
+    more = to(full) if "reject-publish-dlx" in bounds.values() else {}
+    dead = channel.declare(place.name("dead"), {**bounds, **more})
+    causes = {"expired": {"x-message-ttl": 100}, "maxlen": {"x-max-length": 0}}
+    queue = channel.declare(place.name(), {**to(dead), **causes.get(way, {})})
+    with place.connect() as peer:
+        consumer = peer.channel()
+        consumer.qos(prefetch)
+        consumer.consume(dead)
+        for number in range(5):
+            channel.publish(b"%d" % number, queue)
+        if way == "rejected":
+            for _ in range(5):
+                channel.got(queue)
+            channel.nack(0, multiple=True, requeue=False)
+        count = prefetch or 5
+        assert [message.body for message in consumer.deliveries(count)] == [b"%d" % each for each in range(count)]
+        eventually(lambda: channel.count(queue)[0] == 0)
+        for each in (queue, dead, full):
+            channel.settle(each)
+        consumer.settle(dead)
+        assert consumer.waiting() == []
+        assert channel.bodies(dead) == (kept if prefetch else [])
+        assert channel.bodies(full) == (refused if prefetch else [])
+
+
+def test_a_dead_letter_that_a_queue_of_no_length_refuses_is_gone(place: Place, channel: Channel) -> None:
+    dead = channel.declare(place.name("dead"), {"x-max-length": 0, "x-overflow": "reject-publish"})
+    queue = channel.declare(place.name(), {**to(dead), "x-max-length": 0})
+    channel.consume(dead)
+    channel.publish(b"x", queue)
+    for each in (queue, dead):
+        channel.settle(each)
+    assert channel.waiting() == []
+    assert channel.count(dead) == (0, 1)
