@@ -91,7 +91,7 @@ async def test_very_many_go_back_in_steps_and_in_order(orders: Bench) -> None:
     assert orders.counts("deep")[0] < count, "not all of it in one step"
     await until(lambda: orders.counts("deep")[0] == count)
     assert await orders.bodies(count, queue="deep") == [b"%d" % number for number in range(count)]
-    assert pool.held_count == 0
+    assert pool.held == set()
 
 
 async def test_closing_does_not_forget_what_was_going_back(orders: Bench) -> None:

@@ -193,6 +193,9 @@ def set_pool_limit(world: World, draw: random.Random) -> None:
         pool, limit = draw.choice(world.pools), draw.choice((1, 2, 5))
         world.note(f"pool {world.pools.index(pool)} limit {limit}")
         world.broker.set_pool_limit(pool, limit)
+        # As a channel does when its client settles what came from queues that are gone.
+        gone = [Receipt(*key, 1, 0) for key in pool.held if key[0] not in world.state.queues]
+        world.broker.let_go_in_pool(pool, gone)
 
 
 # -- settling ---------------------------------------------------------------------------------------------------------

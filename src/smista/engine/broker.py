@@ -144,6 +144,7 @@ class Broker(LookingBroker):
         priority: int = 0,
         lease_ms: int | None = None,
         pool: CreditPool | None = None,
+        is_counted: bool = True,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Subscription:
         """Have messages pushed to `deliver` until `cancel`, never more than `prefetch` of them unsettled.
@@ -158,7 +159,15 @@ class Broker(LookingBroker):
         _check_prefetch(source, prefetch)
         _check_consumer(consumer, lease_ms)
         subscription = Subscription(
-            source, consumer, deliver, ended, prefetch=prefetch, priority=priority, lease_ms=lease_ms, pool=pool
+            source,
+            consumer,
+            deliver,
+            ended,
+            prefetch=prefetch,
+            priority=priority,
+            lease_ms=lease_ms,
+            pool=pool,
+            is_counted=is_counted,
         )
         self._consumers.add_subscription(subscription)
         self._state.woken[source] = None
@@ -179,6 +188,16 @@ class Broker(LookingBroker):
         subscription.is_held_back = is_held_back
         self._consumers.has_credit(subscription)
         self._after()
+
+    def let_go_in_pool(self, pool: CreditPool, receipts: Iterable[Receipt]) -> None:
+        """These count in the pool no longer, whatever has become of their messages and queues."""
+        self._enter()
+        count = len(pool.held)
+        pool.held.difference_update((receipt.queue, receipt.sequence) for receipt in receipts)
+        if len(pool.held) < count:
+            for member in pool.members:
+                self._consumers.has_credit(member)
+            self._after()
 
     def set_pool_limit(self, pool: CreditPool, limit: int) -> None:
         """How much the subscriptions of a pool may hold together from now on."""

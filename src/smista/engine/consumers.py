@@ -69,12 +69,18 @@ class Poll:
 class CreditPool:
     """Credit that several subscriptions share, beside what each has of its own."""
 
-    __slots__ = ("held_count", "limit", "members")
+    __slots__ = ("held", "limit", "members")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.held_count = 0
+        self.held: set[tuple[int, int]] = set()
+        """By queue and sequence, what counts against the limit: what members hold, and what they held when its queue
+        was deleted, until whoever owns the pool lets go of it."""
         self.members: dict[Subscription, None] = {}
+
+    @property
+    def credit(self) -> int:
+        return self.limit - len(self.held)
 
 
 class Subscription:
@@ -87,6 +93,7 @@ class Subscription:
         "fetching",
         "held",
         "is_cancelled",
+        "is_counted",
         "is_held_back",
         "lease_ms",
         "pool",
@@ -109,6 +116,7 @@ class Subscription:
         priority: int,
         lease_ms: int | None,
         pool: CreditPool | None = None,
+        is_counted: bool = True,
     ) -> None:
         self.queue = queue
         self.consumer = consumer
@@ -125,26 +133,31 @@ class Subscription:
         self.is_held_back = False
         """Its consumer cannot take more just now, whatever its credit."""
         self.pool = pool
+        self.is_counted = is_counted
+        """Whether what it holds counts in its pool. If not, it gets what it likes while there is credit at all."""
         if pool is not None:
             pool.members[self] = None
 
     @property
     def credit(self) -> int:
         own = 0 if self.is_held_back else self.prefetch - len(self.held)
-        return own if self.pool is None else min(own, self.pool.limit - self.pool.held_count)
+        if self.pool is None:
+            return own
+        if self.is_counted:
+            return min(own, self.pool.credit)
+        return own if self.pool.credit > 0 else 0
 
     def hold(self, sequences: list[int], receipts: list[Receipt]) -> None:
         self.held.update(zip(sequences, receipts, strict=True))
-        if self.pool is not None:
-            self.pool.held_count += len(sequences)
+        if self.pool is not None and self.is_counted:
+            self.pool.held.update((self.queue.number, sequence) for sequence in sequences)
 
     def let_go(self, sequences: list[int]) -> None:
         held = self.held
-        before = len(held)
         for sequence in sequences:
             held.pop(sequence, None)
-        if self.pool is not None:
-            self.pool.held_count -= before - len(held)
+        if self.pool is not None and not self.queue.is_deleted:
+            self.pool.held.difference_update((self.queue.number, sequence) for sequence in sequences)
 
 
 Waiting = Poll | Subscription

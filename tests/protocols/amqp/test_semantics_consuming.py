@@ -373,6 +373,79 @@ def test_a_quorum_queue_with_a_single_active_consumer_knows_no_get(place: Place,
     )
 
 
+# -- the prefetch of a whole channel ----------------------------------------------------------------------------------
+
+
+def test_a_channels_prefetch_holds_back_who_acknowledges_nothing(
+    place: Place, peer: Peer, channel: Channel, queue: str
+) -> None:
+    fill(channel, queue, 2)
+    other = channel.declare(place.name())
+    consumer = peer.channel()
+    consumer.qos(2, is_global=True)
+    consumer.consume(other, "unacknowledged", no_ack=True)
+    fill(channel, other, 5)
+    # They do not count, so there is no limit while there is room.
+    assert [message.body for message in consumer.deliveries(5)] == [b"0", b"1", b"2", b"3", b"4"]
+    consumer.consume(queue, "acknowledged")
+    held = consumer.deliveries(2)
+    channel.publish(b"held back", other)
+    channel.settle(other)
+    assert (shares(consumer, queue), channel.count(other)) == ({}, (1, 1))
+    consumer.ack(held[0].tag)
+    assert consumer.delivery().body == b"held back"
+
+
+def test_a_channels_prefetch_counts_what_came_from_a_deleted_queue(
+    place: Place, peer: Peer, channel: Channel, queue: str
+) -> None:
+    fill(channel, queue, 2)
+    other = channel.declare(place.name())
+    fill(channel, other, 3)
+    consumer = peer.channel()
+    consumer.qos(2, is_global=True)
+    consumer.consume(queue, "gone")
+    held = consumer.deliveries(2)
+    channel.delete(queue)
+    consumer.consume(other, "there")
+    assert shares(consumer, other) == {}
+    consumer.ack(held[0].tag)
+    assert consumer.delivery().body == b"0"
+    assert shares(consumer, other) == {}
+    consumer.nack(held[1].tag)
+    assert consumer.delivery().body == b"1"
+
+
+def test_a_channels_prefetch_that_begins_in_a_transaction_does_not_count_what_that_has_settled(
+    place: Place, peer: Peer, channel: Channel, queue: str
+) -> None:
+    fill(channel, queue, 2)
+    other = channel.declare(place.name())
+    fill(channel, other, 3)
+    consumer = peer.channel()
+    consumer.tx()
+    consumer.consume(queue)
+    held = consumer.deliveries(2)
+    consumer.ack(held[0].tag)
+    consumer.qos(2, is_global=True)
+    consumer.consume(other)
+    assert consumer.delivery().body == b"0"
+    assert shares(consumer, other) == {}
+
+
+def test_what_a_transaction_settles_counts_until_the_commit(peer: Peer, channel: Channel, queue: str) -> None:
+    fill(channel, queue, 3)
+    consumer = peer.channel()
+    consumer.tx()
+    consumer.qos(2, is_global=True)
+    consumer.consume(queue)
+    held = consumer.deliveries(2)
+    consumer.ack(held[0].tag)
+    assert shares(consumer, queue) == {}
+    consumer.commit()
+    assert consumer.delivery().body == b"2"
+
+
 # -- how often --------------------------------------------------------------------------------------------------------
 
 

@@ -253,6 +253,18 @@ def test_a_transaction_requeues_at_the_commit(peer: Peer, channel: Channel, queu
     assert peer.channel().count(queue) == (1, 0)
 
 
+def test_a_transaction_publishes_before_it_requeues(peer: Peer, channel: Channel, queue: str) -> None:
+    channel.publish(b"old", queue)
+    busy = peer.channel()
+    busy.tx()
+    old = busy.got(queue)
+    channel.consume(queue, no_ack=True)
+    busy.nack(old.tag)
+    busy.publish(b"new", queue)
+    busy.commit()
+    assert [message.body for message in channel.deliveries(2)] == [b"new", b"old"]
+
+
 def test_mandatory_messages_come_back_before_the_commit_is_answered(channel: Channel) -> None:
     channel.tx()
     channel.publish(b"back", "nowhere", mandatory=True)

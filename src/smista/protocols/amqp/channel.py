@@ -57,7 +57,7 @@ class Channel:
         self.is_closing = False
         """We have sent channel.close and wait for its -ok."""
         self.last_queue = ""
-        self.unacked = Unacked(connection.door.broker.can_be_settled)
+        self.unacked = Unacked(self._can_be_settled)
         self.is_confirming = False
         self.publish_tag = 0
         self._confirmed_tag = 0
@@ -225,12 +225,14 @@ class Channel:
         if method.is_global:
             limit = method.prefetch_count or NO_LIMIT
             if self._pool is None:
-                self._pool = CreditPool(limit)
+                self._pool = CreditPool(NO_LIMIT)
                 for consumer in self._consumers.values():
-                    if not consumer.is_no_ack:
-                        consumer.subscription.pool = self._pool
-                        self._pool.members[consumer.subscription] = None
-                        self._pool.held_count += len(consumer.subscription.held)
+                    consumer.subscription.pool = self._pool
+                    self._pool.members[consumer.subscription] = None
+            if self._pool.limit >= NO_LIMIT:
+                # As in RabbitMQ: all that is unacked when a limit begins, and so not what a transaction has settled.
+                unacked = self.unacked.receipts.values()
+                self._pool.held = {(receipt.queue, receipt.sequence) for receipt in unacked}
             self.broker.set_pool_limit(self._pool, limit)
         else:
             self._prefetch = method.prefetch_count
@@ -284,7 +286,8 @@ class Channel:
             prefetch=min(consumer.limit, consumer.window),
             priority=max(-(1 << 31), min(priority, 1 << 31)),
             lease_ms=self._lease_ms(settings),
-            pool=None if method.no_ack else self._pool,
+            pool=self._pool,
+            is_counted=not method.no_ack,
             namespace=vhost,
         )
         if self.connection.is_full:
@@ -416,6 +419,8 @@ class Channel:
         elif len(taken) > ACKNOWLEDGED_AT_ONCE:
             return self.settle(Settlement.ACK, taken)
         else:
+            if self._pool is not None:
+                self.broker.let_go_in_pool(self._pool, taken.values())
             self.connection.acknowledge(taken.values())
         return None
 
@@ -438,6 +443,8 @@ class Channel:
     def settle(self, settlement: Settlement, taken: dict[int, Receipt]) -> Later | None:
         """Settle at once, or, where they are very many, in slices: a coroutine, which has to come to its end."""
         receipts = list(taken.values())
+        if self._pool is not None:
+            self.broker.let_go_in_pool(self._pool, receipts)
         settle = self._settle_by(settlement)
         if len(receipts) <= (ACKNOWLEDGED_AT_ONCE if settlement is Settlement.ACK else SETTLED_AT_ONCE):
             settle(receipts)
@@ -445,6 +452,12 @@ class Channel:
         if settlement is Settlement.REQUEUE:
             return self.broker.settle_in_slices(receipts, settle)
         return in_slices(receipts, settle)
+
+    def _can_be_settled(self, receipt: Receipt) -> bool:
+        """Whether settling it would change anything; if only what counts against the prefetch of the channel."""
+        if self._pool is not None and (receipt.queue, receipt.sequence) in self._pool.held:
+            return True
+        return self.broker.can_be_settled(receipt)
 
     def _settle_by(self, settlement: Settlement) -> Callable[[Sequence[Receipt]], object]:
         broker = self.broker

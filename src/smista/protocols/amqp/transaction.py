@@ -118,6 +118,9 @@ class Transaction:
             await self._publish_all(publishes)
             # Else the channel is closing, or gone, and gives back what is not settled now.
             if not self.is_refused:
+                if publishes and any(settlement is Settlement.REQUEUE for settlement, _ in taken):
+                    # Whoever waits gets what was published before what goes back, as in RabbitMQ.
+                    await asyncio.sleep(0)
                 await self._settle_all(settlements)
         finally:
             self._put_back(settlements)
