@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
 from smista.core.dead_letters import expire
@@ -11,6 +11,8 @@ from smista.core.message import FOREVER_MS, Message
 from smista.core.queue import Queue
 from smista.core.state import BrokerState
 
+Deal = tuple[int | None, str]
+"""How one of several gets its share: the lease, and the consumer's name, as `receive` takes them."""
 UNBOUNDED = 1 << 62
 EXPIRED_AT_ONCE = 250
 _body_bytes = attrgetter("body_bytes")
@@ -106,6 +108,61 @@ def receive(
             at_ms=now_ms,
         )
     return taken
+
+
+def deal(
+    state: BrokerState,
+    queue: Queue,
+    rounds: int,
+    to: Sequence[Deal],
+    *,
+    is_fit: Callable[[list[Message]], bool],
+    bytes_max: int,
+    now_ms: int,
+) -> list[list[Message]]:
+    """Hand out messages one by one in turn, as cards are dealt, up to `rounds` to each; what each of them gets.
+
+    Nothing, where `is_fit` says so of the messages, or where they have to be looked at one by one: some are over, or
+    wait for others, or may only go out so fast. At most about `bytes_max` bytes go out.
+    """
+    line = queue.line
+    if line is None or queue.is_paused or queue.groups is not None or queue.rate is not None:
+        return []
+    limit = rounds * len(to)
+    if queue.body_bytes > bytes_max:
+        limit = max(1, min(limit, bytes_max * (queue.depth + len(queue.dead)) // queue.body_bytes))
+    taken = line.take(limit)
+    retention_ms = queue.settings.retention_ms
+    oldest_ms = -1 if retention_ms is None else now_ms - retention_ms
+    is_over = any((one.expires_at_ms or now_ms) < now_ms or one.ready_at_ms <= oldest_ms for one in taken)
+    if is_over or not is_fit(taken):
+        for one in taken:
+            line.untake(one)
+        return []
+    queue.used_at_ms = now_ms
+    shares = [taken[place :: len(to)] for place in range(len(to))]
+    for share, (lease_ms, consumer) in zip(shares, to, strict=True):
+        if share:
+            _lease(state, queue, share, queue.settings.lease_ms if lease_ms is None else lease_ms, consumer, now_ms)
+    return shares
+
+
+def _lease(state: BrokerState, queue: Queue, taken: list[Message], lease_ms: int, consumer: str, now_ms: int) -> None:
+    counters = queue.counters
+    first_before, wait_before_ms = counters.first_delivered, counters.wait_ms_total
+    queue.lease_all(taken, now_ms, state.run)
+    deadline_ms = None if lease_ms >= FOREVER_MS else state.shared_instant(now_ms + lease_ms)
+    if deadline_ms is not None:
+        state.calendar.add_all(taken, deadline_ms, now_ms)
+    state.journal.delivered(
+        queue,
+        taken,
+        deadline_ms,
+        first_count=counters.first_delivered - first_before,
+        wait_ms=counters.wait_ms_total - wait_before_ms,
+        consumer=consumer,
+        at_ms=now_ms,
+    )
 
 
 def _is_over(queue: Queue, message: Message, now_ms: int) -> bool:

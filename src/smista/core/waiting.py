@@ -40,6 +40,10 @@ class WaitingLine(Generic[W]):
             return None
         return next(iter(self._rows[max(self._rows)]))
 
+    def foremost(self) -> list[W]:
+        """All of the highest priority that waits, longest wait first."""
+        return list(self._rows[max(self._rows)]) if self._rows else []
+
     def to_the_back(self, waiting: W) -> None:
         self.leave(waiting)
         self.join(waiting)

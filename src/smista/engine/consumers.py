@@ -4,10 +4,13 @@
         while somebody waits with credit and the queue has messages:
             the one that has waited longest gets its share, and goes to the back of the line
 
-A share is what is ready divided by those waiting, so that a burst is spread over all, and a single message goes to the
-longest-waiting one. A subscription has credit for `prefetch` unsettled deliveries and lives until it is cancelled; a
-long poll asks once. Bodies that are paged out are fetched first; the queue serves nobody else meanwhile, so that order
-holds. Nor does it while very much goes back to it, see `leaving`.
+A burst is dealt out to those who wait, one message to each in turn, as in RabbitMQ; each gets its share in one go.
+Where they cannot be dealt with alike (long polls, several priorities, shared credit, ordered groups, a rate), a share
+is what is ready divided by those waiting. A single message goes to the longest-waiting one.
+
+A subscription has credit for `prefetch` unsettled deliveries and lives until it is cancelled; a long poll asks once.
+Bodies that are paged out are fetched first; the queue serves nobody else meanwhile, so that order holds. Nor does it
+while very much goes back to it, see `leaving`.
 """
 
 from __future__ import annotations

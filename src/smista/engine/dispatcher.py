@@ -8,11 +8,11 @@ from itertools import repeat
 
 from smista.core.message import Message, Receipt
 from smista.core.queue import Queue
-from smista.core.receiving import has_more, receive
+from smista.core.receiving import deal, has_more, receive
 from smista.core.settling import find_held
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
-from smista.engine.consumers import Consumers, Poll, Subscription, Waiting, Watch, deleted
+from smista.engine.consumers import PUSHED_BYTES_MAX, Consumers, Poll, Subscription, Waiting, Watch, deleted
 from smista.engine.delivery import Delivery, make_delivery, receipt_of
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
@@ -49,7 +49,10 @@ class Dispatcher:
             return 0
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         count = 0
-        share = max(1, -(-len(queue.ready) // max(1, len(watch.line))))
+        waiting_count = len(watch.line)
+        share = max(1, -(-len(queue.ready) // max(1, waiting_count)))
+        while waiting_count > 1 and share > 1 and queue.ready and (dealt := self._deal(queue, watch, now_ms)):
+            count += dealt
         while (waiting := watch.line.first()) is not None:
             if (isinstance(waiting, Poll) and waiting.answer.done()) or waiting.credit <= 0:
                 # Answered already; or its shared credit was used up by another.
@@ -86,6 +89,34 @@ class Dispatcher:
             self._hand_over(waiting, self._make(messages, receipts))
         self._after()
         return count
+
+    def _deal(self, queue: Queue, watch: Watch, now_ms: int) -> int:
+        """Deal out a burst to those who wait for it, one message to each in turn, but each one's share in one go; as
+        many rounds as the one with the least credit can take. Returns how many; where 0, it is served as ever."""
+        players = [each for each in watch.line.foremost() if isinstance(each, Subscription) and each.credit > 0]
+        if len(players) < 2 or len(players) < len(watch.line) or any(each.pool is not None for each in players):
+            return 0
+        rounds = min(-(-len(queue.ready) // len(players)), min(each.credit for each in players))
+        to = [(each.lease_ms, each.consumer) for each in players]
+        shares = deal(
+            self._state,
+            queue,
+            rounds,
+            to,
+            # Bodies that are paged out are fetched for one after the other.
+            is_fit=self.keeper.are_at_hand,
+            bytes_max=PUSHED_BYTES_MAX * len(players),
+            now_ms=now_ms,
+        )
+        served = [(player, share) for player, share in zip(players, shares, strict=False) if share]
+        held = [(player, share, self._hold(watch, player, share)) for player, share in served]
+        # Whoever would have got the next one stands first in line.
+        for player in players[: sum(map(len, shares)) % len(players)]:
+            if player.credit > 0:
+                watch.line.to_the_back(player)
+        for player, share, receipts in held:
+            self._hand_over(player, self._make(share, receipts))
+        return sum(len(share) for _, share in served)
 
     async def deliveries(self, messages: list[Message]) -> list[Delivery]:
         """The messages as their consumer gets them, bodies and all."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from typing import Any, TypeVar
 
 from smista.engine import Broker, BrokerSettings
+from smista.engine.clock import Clock
 from smista.protocols.amqp import methods
 from smista.protocols.amqp.connection import AmqpConnection
 from smista.protocols.amqp.door import AmqpDoor, AmqpSettings
@@ -197,11 +199,22 @@ class Server:
     def __init__(self) -> None:
         self.log = KeptLog()
         self.clock = TurnClock()
+        self._passed_ms = 0
 
     async def start(self, settings: BrokerSettings = SETTINGS, amqp: AmqpSettings | None = None) -> Server:
-        self.broker = await Broker.open(self.log, settings)
+        clock = Clock(
+            wall_ms=lambda: time.time_ns() // 1_000_000 + self._passed_ms,
+            since_boot_ms=lambda: time.monotonic_ns() // 1_000_000 + self._passed_ms,
+        )
+        self.broker = await Broker.open(self.log, settings, clock=clock)
         self.door = AmqpDoor(self.broker, amqp, Turns(self.clock))
         return self
+
+    def pass_time(self, ms: int) -> None:
+        """Let the broker's clock go that much further than time does."""
+        self._passed_ms += ms
+        if self.broker._timer is not None:
+            self.broker._arm(self.broker._timer_at_ms)
 
     async def connect(self, *, channels: int = 1, heartbeat: int = 0) -> Client:
         return await Client(self.door).open(channels=channels, heartbeat=heartbeat)

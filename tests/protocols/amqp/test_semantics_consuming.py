@@ -373,6 +373,44 @@ def test_a_quorum_queue_with_a_single_active_consumer_knows_no_get(place: Place,
     )
 
 
+# -- in turn, and out of turn -----------------------------------------------------------------------------------------
+
+
+def test_a_burst_is_handed_to_several_consumers_one_by_one(place: Place, channel: Channel, queue: str) -> None:
+    with place.connect() as one, place.connect() as other:
+        first, second = one.channel(), other.channel()
+        first.consume(queue)
+        second.consume(queue)
+        fill(channel, queue, 8)
+        assert [message.body for message in first.deliveries(4)] == [b"0", b"2", b"4", b"6"]
+        assert [message.body for message in second.deliveries(4)] == [b"1", b"3", b"5", b"7"]
+
+
+def test_a_channel_that_closes_serves_none_of_its_own_consumers(peer: Peer, channel: Channel, queue: str) -> None:
+    fill(channel, queue, 6)
+    closing = peer.channel()
+    closing.qos(2)
+    closing.consume(queue, "a")
+    closing.consume(queue, "b")
+    closing.deliveries(4)
+    closing.close()
+    assert taken(channel, queue) == [(b"%d" % number, number < 4) for number in range(6)]
+
+
+@pytest.mark.parametrize("way", ["nack", "recover"])
+def test_what_goes_back_to_a_quorum_queue_goes_to_its_place(place: Place, channel: Channel, way: str) -> None:
+    # RabbitMQ 3.10 puts it to the back unless the queue has a delivery limit, as in RabbitMQ 4 all have.
+    arguments = {"x-queue-type": "quorum"} | ({"x-delivery-limit": 9} if place.is_rabbitmq else {})
+    queue = channel.declare(place.name(), arguments, durable=True)
+    fill(channel, queue, 3)
+    tags = [got_soon(channel, queue).tag for _ in range(2)]
+    if way == "nack":
+        channel.nack(tags[1], multiple=True)
+    else:
+        channel.call(Basic.Recover(requeue=True), Basic.RecoverOk)
+    assert [got_soon(channel, queue).body for _ in range(3)] == [b"0", b"1", b"2"]
+
+
 # -- the prefetch of a whole channel ----------------------------------------------------------------------------------
 
 
