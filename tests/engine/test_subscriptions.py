@@ -7,6 +7,7 @@ import pytest
 from smista.core.errors import ConsumerNotFound, InvalidArgument, QueueDeleted, QueueNotFound
 from smista.core.message import FOREVER_MS, Envelope, Reason
 from smista.core.settings import QueueSettings
+from smista.engine import Delivery, Subscription
 from smista.errors import BrokerClosed
 from tests.engine.bench import SHORT_MS, Bench, Consumer, turns, until
 
@@ -53,6 +54,24 @@ async def test_single_messages_go_to_the_longest_waiting_in_turn(orders: Bench) 
         await orders.publish(body)
         await turns()
     assert [consumer.bodies for consumer in consumers] == [[b"0", b"3"], [b"1", b"4"], [b"2", b"5"]]
+
+
+async def test_who_is_cancelled_by_another_as_a_burst_is_dealt_out_holds_nothing(orders: Bench) -> None:
+    kept: list[bytes] = []
+    neighbours: list[Subscription] = []
+
+    def deliver(deliveries: list[Delivery]) -> None:
+        kept.extend(delivery.body for delivery in deliveries)
+        while neighbours:
+            orders.broker.cancel(neighbours.pop(), keeps_held=True)
+
+    orders.broker.subscribe("orders", deliver, prefetch=2)
+    gone = Consumer()
+    neighbours.append(orders.broker.subscribe("orders", gone.deliver, prefetch=2))
+    await orders.publish(b"0", b"1", b"2", b"3")
+    await turns()
+    assert (kept, gone.bodies) == ([b"0", b"2"], [])
+    assert await orders.bodies() == [b"1", b"3"]
 
 
 async def test_a_burst_is_shared_out(orders: Bench) -> None:

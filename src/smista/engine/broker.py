@@ -145,6 +145,7 @@ class Broker(LookingBroker):
         lease_ms: int | None = None,
         pool: CreditPool | None = None,
         is_counted: bool = True,
+        lane: object = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Subscription:
         """Have messages pushed to `deliver` until `cancel`, never more than `prefetch` of them unsettled.
@@ -168,6 +169,7 @@ class Broker(LookingBroker):
             lease_ms=lease_ms,
             pool=pool,
             is_counted=is_counted,
+            lane=lane,
         )
         self._consumers.add_subscription(subscription)
         self._state.woken[source] = None

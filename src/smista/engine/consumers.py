@@ -4,7 +4,8 @@
         while somebody waits with credit and the queue has messages:
             the one that has waited longest gets its share, and goes to the back of the line
 
-A burst is dealt out to those who wait, one message to each in turn, as in RabbitMQ; each gets its share in one go.
+A burst is dealt out to those who wait, one message to each in turn, as in RabbitMQ; each gets its share in one go,
+unless they share a lane.
 Where they cannot be dealt with alike (long polls, several priorities, shared credit, ordered groups, a rate), a share
 is what is ready divided by those waiting. A single message goes to the longest-waiting one.
 
@@ -98,6 +99,7 @@ class Subscription:
         "is_cancelled",
         "is_counted",
         "is_held_back",
+        "lane",
         "lease_ms",
         "pool",
         "prefetch",
@@ -120,6 +122,7 @@ class Subscription:
         lease_ms: int | None,
         pool: CreditPool | None = None,
         is_counted: bool = True,
+        lane: object = None,
     ) -> None:
         self.queue = queue
         self.consumer = consumer
@@ -136,6 +139,8 @@ class Subscription:
         self.is_held_back = False
         """Its consumer cannot take more just now, whatever its credit."""
         self.pool = pool
+        self.lane = self if lane is None else lane
+        """What brings messages to it. To those who share one, they go in the order in which they are dealt out."""
         self.is_counted = is_counted
         """Whether what it holds counts in its pool. If not, it gets what it likes while there is credit at all."""
         if pool is not None:

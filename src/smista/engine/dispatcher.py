@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from itertools import repeat
+from itertools import repeat, zip_longest
 
 from smista.core.message import Message, Receipt
 from smista.core.queue import Queue
@@ -91,21 +91,23 @@ class Dispatcher:
         return count
 
     def _deal(self, queue: Queue, watch: Watch, now_ms: int) -> int:
-        """Deal out a burst to those who wait for it, one message to each in turn, but each one's share in one go; as
-        many rounds as the one with the least credit can take. Returns how many; where 0, it is served as ever."""
-        players = [each for each in watch.line.foremost() if isinstance(each, Subscription) and each.credit > 0]
-        if len(players) < 2 or len(players) < len(watch.line) or any(each.pool is not None for each in players):
+        """Deal out a burst to those who wait for it, one message to each in turn: as many rounds as the one with the
+        least credit can take. Returns how many messages; where none was dealt, they have to be served in shares."""
+        line = watch.line
+        for each in line.foremost():
+            if each.credit <= 0:
+                line.leave(each)
+        players = [each for each in line.foremost() if isinstance(each, Subscription)]
+        if len(players) < 2 or len(players) < len(line) or any(each.pool is not None for each in players):
             return 0
-        rounds = min(-(-len(queue.ready) // len(players)), min(each.credit for each in players))
-        to = [(each.lease_ms, each.consumer) for each in players]
         shares = deal(
             self._state,
             queue,
-            rounds,
-            to,
+            min(-(-len(queue.ready) // len(players)), min(each.credit for each in players)),
+            [(each.lease_ms, each.consumer) for each in players],
             # Bodies that are paged out are fetched for one after the other.
             is_fit=self.keeper.are_at_hand,
-            bytes_max=PUSHED_BYTES_MAX * len(players),
+            bytes_max=PUSHED_BYTES_MAX,
             now_ms=now_ms,
         )
         served = [(player, share) for player, share in zip(players, shares, strict=False) if share]
@@ -113,10 +115,23 @@ class Dispatcher:
         # Whoever would have got the next one stands first in line.
         for player in players[: sum(map(len, shares)) % len(players)]:
             if player.credit > 0:
-                watch.line.to_the_back(player)
-        for player, share, receipts in held:
-            self._hand_over(player, self._make(share, receipts))
+                line.to_the_back(player)
+        self._hand_over_dealt([(player, self._make(share, receipts)) for player, share, receipts in held])
         return sum(len(share) for _, share in served)
+
+    def _hand_over_dealt(self, dealt: list[tuple[Subscription, list[Delivery]]]) -> None:
+        """Each one's share in one go; but one by one to those who share a lane, which keeps them in order."""
+        parts = dealt
+        if len({id(player.lane) for player, _ in dealt}) < len(dealt):
+            rounds = zip_longest(*(deliveries for _, deliveries in dealt))
+            players = [player for player, _ in dealt]
+            parts = [(p, [one]) for each in rounds for p, one in zip(players, each, strict=True) if one is not None]
+        for player, deliveries in parts:
+            if player.is_cancelled:
+                # By what another did with its own.
+                self._give_back([delivery.receipt for delivery in deliveries])
+            else:
+                self._hand_over(player, deliveries)
 
     async def deliveries(self, messages: list[Message]) -> list[Delivery]:
         """The messages as their consumer gets them, bodies and all."""

@@ -45,10 +45,22 @@ async def test_a_burst_is_dealt_out_one_by_one(server: Server) -> None:
     for tag in "abc":
         await client.call(consume("q", tag), methods.BasicConsumeOk)
     publisher.feed(*[message(b"%d" % number, "q") for number in range(8)])
-    assert by_consumer(await dealt(client, 8)) == {"a": b"036", "b": b"147", "c": b"25"}
+    assert await dealt(client, 8) == [("abcabcab"[number], b"%d" % number) for number in range(8)]
     # And goes on with whoever's turn it is.
     publisher.feed(*[message(b"%d" % number, "q") for number in range(4)])
-    assert by_consumer(await dealt(client, 4)) == {"c": b"03", "a": b"1", "b": b"2"}
+    assert await dealt(client, 4) == [("cabc"[number], b"%d" % number) for number in range(4)]
+
+
+async def test_a_burst_is_dealt_out_to_channels_and_connections(server: Server) -> None:
+    publisher = await server.connect()
+    await publisher.call(declare("q"), methods.QueueDeclareOk)
+    one, other = await server.connect(channels=2), await server.connect()
+    await one.call(consume("q", "a"), methods.BasicConsumeOk, channel=1)
+    await one.call(consume("q", "b"), methods.BasicConsumeOk, channel=2)
+    await other.call(consume("q", "c"), methods.BasicConsumeOk)
+    publisher.feed(*[message(b"%d" % number, "q") for number in range(6)])
+    assert by_consumer(await dealt(one, 4)) == {"a": b"03", "b": b"14"}
+    assert by_consumer(await dealt(other, 2)) == {"c": b"25"}
 
 
 async def test_a_burst_is_dealt_out_as_far_as_each_has_credit(server: Server) -> None:

@@ -288,6 +288,7 @@ class Channel:
             lease_ms=self._lease_ms(settings),
             pool=self._pool,
             is_counted=not method.no_ack,
+            lane=self,
             namespace=vhost,
         )
         if self.connection.is_full:
