@@ -159,7 +159,9 @@ class Ledger:
                 return settings.retention_ms is not None and since_ms + settings.retention_ms <= at_ms
             case Reason.OVERFLOW:
                 has_limit = settings.max_depth is not None or settings.max_bytes is not None
-                return has_limit and settings.overflow is not Overflow.REJECT
+                # One that refuses what does not fit lets in dead letters for those who wait, and then refuses the rest.
+                may_be_beyond = settings.limit_ready_only and bool(message.deaths)
+                return has_limit and (settings.overflow is not Overflow.REJECT or may_be_beyond)
             case Reason.CANCELLED:
                 return self.discarding[queue.name] > 0
             case Reason.MAX_RETRIES | Reason.REJECTED:
