@@ -11,8 +11,8 @@ from collections import Counter
 
 from smista.core.message import FOREVER_MS, Message
 from smista.core.queue import Queue
+from smista.engine.accounts import kept_bytes, live_bytes
 from smista.engine.consumers import Subscription
-from smista.engine.recorder import kept_bytes, live_bytes
 from tests.core import invariants
 from tests.simulation.blame import where
 from tests.simulation.ledger import Name

@@ -27,6 +27,7 @@ from smista.core.message import PLAIN, Envelope, Fate, Message, Reason
 from smista.core.queue import Queue
 from smista.core.settings import DEFAULT, QueueSettings
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState
+from smista.engine.accounts import kept_bytes
 from smista.engine.claim_records import ClaimRecovery
 from smista.engine.clock import Anchor
 from smista.engine.measures import Recovered
@@ -39,7 +40,6 @@ from smista.engine.recorder import (
     ReaddressedRecord,
     Recorder,
     RememberedRecord,
-    kept_bytes,
 )
 from smista.log import Log, records
 from smista.log.errors import LogDamaged, LogError

@@ -17,8 +17,8 @@ from smista.core import staging
 from smista.core.queue import Queue
 from smista.core.staging import Commit, Load, Row
 from smista.core.state import DEFAULT_NAMESPACE
+from smista.engine.accounts import KEPT_BYTES, MESSAGE_BYTES
 from smista.engine.claiming import ClaimingBroker
-from smista.engine.recorder import KEPT_BYTES, MESSAGE_BYTES
 from smista.engine.running import SLICE_S, STEP_BYTES_MAX
 
 STAGED_AT_ONCE = 1_000

@@ -65,7 +65,7 @@ def read_path(path: str) -> Address | None:
     return None
 
 
-@lru_cache(maxsize=256)
+@cached_if_small(len)
 def region_of_host(host: str) -> str | None:
     """The region that a host is named for, as AWS's are."""
     found = _REGION_OF_HOST.fullmatch(host[:255])
