@@ -16,6 +16,8 @@ whole, of requests, of reading the log.
     │   ├── UpgradeRequired
     │   ├── RequestTooLarge
     │   ├── UnsupportedMediaType
+    │   ├── HostNotAllowed
+    │   ├── OriginNotAllowed
     │   ├── ArrowMissing
     │   ├── StageNotFound
     │   ├── StageBusy

@@ -30,7 +30,7 @@ from smista.core.errors import (
 )
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeNotFound, ExchangeSettings
 from smista.core.message import Envelope, Publication, Reason, Receipt, State
-from smista.core.settings import Backoff, QueueSettings
+from smista.core.settings import Backoff, DeadLetterMode, QueueSettings
 from smista.engine import Published
 from smista.errors import BrokerError
 from tests.engine.bench import LONGEST_WAIT_MS, SHORT_MS, Bench, Consumer, until
@@ -292,6 +292,7 @@ async def test_scheduled_messages_can_be_moved_and_cancelled(orders: Bench) -> N
 
 
 async def test_a_message_can_be_deleted_in_whatever_state_it_is(orders: Bench) -> None:
+    await orders.broker.alter_queue("orders", QueueSettings(dead_letter=DeadLetterMode.PARK))
     [scheduled] = await orders.publish(b"scheduled", delay_ms=60_000)
     held, dead, ready = await orders.publish(b"held", b"dead", b"ready")
     holding = await orders.receive_one()
