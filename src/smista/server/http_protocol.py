@@ -48,8 +48,6 @@ HAND_OVER = "smista.hand_over"
 """Under which name its application finds `hand_over` among the extensions of the scope."""
 UNSENT_S = 0.005
 """How often to look whether earlier answers have been sent."""
-PIPELINE_MAX = 1_000
-"""How many requests may wait on one connection: one chunk of input can hold 14,000, and each takes 3 KB."""
 
 
 def make_protocol(settings: ServerSettings, turns: Turns | None = None) -> type[HttpProtocol]:
@@ -141,7 +139,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.shared.leave(self)
-        self.intake.drop()
+        self.intake.close()
         # uvicorn tells only the request that was read last.
         if self.running is not None and not self.running.response_complete:
             self.running.disconnected = True
@@ -185,6 +183,7 @@ class HttpProtocol(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         self.shared.leave(self)  # the WebSocket joins in its place
         self.phase = ENDING
+        self.intake.close()
         super().handle_websocket_upgrade()
         # It holds our callbacks: without the garbage collector the two would keep each other for ever.
         self.parser = None  # type: ignore[assignment]  # as uvicorn does when the connection is lost
@@ -245,8 +244,6 @@ class HttpProtocol(HttpToolsProtocol):
             self._stop(refusals.headers_too_large(settings.header_bytes_max))
         self.is_staging = self.url.startswith(b"/v1/staged/")
         self._check_size(self.content_bytes)
-        if len(self.pipeline) >= PIPELINE_MAX:
-            self._stop(refusals.too_many_requests_waiting(PIPELINE_MAX))
         if self.parser.should_upgrade() and self._should_upgrade():
             self._check_upgrade()
         super().on_headers_complete()

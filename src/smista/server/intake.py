@@ -41,6 +41,12 @@ class Intake:
         """The protocol wants nothing more."""
         self._rest = b""
 
+    def close(self) -> None:
+        """The connection is gone. Nothing holds another any more, so that all of it is freed at once."""
+        self._rest = b""
+        self._transport.on_resumed = self._share.go_on = _do_nothing
+        self._feed = _drop
+
     def _go_on(self) -> None:
         transport = self._transport
         if not self._rest or transport.is_paused:
@@ -72,3 +78,11 @@ class Intake:
                 self._piece_bytes = min(PIECE_MAX, piece_bytes * 2)
             if self._rest and share.is_over():
                 return
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _drop(data: bytes) -> None:
+    pass

@@ -58,14 +58,6 @@ def too_many_connections(connections_max: int) -> Refusal:
     )
 
 
-def too_many_requests_waiting(requests_max: int) -> Refusal:
-    return Refusal(
-        HTTPStatus.TOO_MANY_REQUESTS,
-        "too_many_requests_waiting",
-        f"{requests_max} requests wait on this connection for their answers; read those first.",
-    )
-
-
 def headers_too_large(header_bytes_max: int) -> Refusal:
     return Refusal(
         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,

@@ -65,7 +65,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.shared.leave(self)
-        self._intake.drop()
+        self._intake.close()
         super().connection_lost(exc)
         # It and its protocol hold each other: without the garbage collector they would stay for ever.
         self.conn.parser.close()

@@ -282,7 +282,7 @@ def test_what_says_what_to_do_has_to_be_signed(locked_server: ServerProcess, ban
 def test_account_and_region_are_those_that_signed(locked_server: ServerProcess) -> None:
     name = new_name()
     made = sent(locked_server, signed(locked_server, "CreateQueue", {"QueueName": name}, region="eu-west-1"))
-    assert made.json()["QueueUrl"] == f"{locked_server.url}/{TENANT}/{name}"
+    assert made.json()["QueueUrl"] == f"{locked_server.url}/queue/eu-west-1/{TENANT}/{name}"
     found = signed(locked_server, "GetQueueAttributes", {"QueueUrl": f"/{TENANT}/{name}", "AttributeNames": ["All"]})
     assert "QueueDoesNotExist" in sent(locked_server, found).body
     answer = sent(locked_server, signed(locked_server, "ListQueues", {}, region="Somewhere Else"))
