@@ -164,6 +164,8 @@ def test_a_walk_through_every_command(caller: Caller) -> None:
     assert len(call("scheduled.list", queue=first)["messages"]) == 1
     assert call("scheduled.change", queue=first, message_id=later["message_id"], delay_ms=7_200_000)["success"]
     assert call("scheduled.cancel", queue=first, message_id=later["message_id"])["success"]
+    another = call("queue.publish", queue=first, message="x")["message_id"]
+    assert call("queue.delete_message", queue=first, message_id=another)["success"]
     made = call("claim.make", queue=first, consumer="c", session="s", after=0, max_rows=2)
     assert (made["number"], made["rows"]) == (1, 2)
     assert len(call("claim.list", queue=first)["consumers"]) == 1
@@ -229,6 +231,8 @@ def test_a_walk_through_every_route(caller: Caller) -> None:
     assert len(go("GET", f"{queue}/scheduled", names).value["messages"]) == 1
     go("PATCH", f"{queue}/scheduled/{{message_id}}", names, {"delay_ms": 7_200_000})
     go("DELETE", f"{queue}/scheduled/{{message_id}}", names)
+    publish()
+    go("DELETE", f"{queue}/messages/{{message_id}}", names)
     claims = "/v1/queues/{queue}/claims"
     names |= {"consumer": "c", "job": new_name("job"), "batch": "1"}
     go("POST", f"{queue}/purge", names)

@@ -196,7 +196,7 @@ def test_a_scheduled_message_can_be_cancelled(caller: Caller, queue: str) -> Non
 def test_one_message_can_be_deleted(caller: Caller, queue: str) -> None:
     first, second = caller.publish(queue, "x", "y")
     assert caller.call("queue.delete_message", queue=queue, message_id=first) == {"success": True}
-    assert caller.rest("DELETE", f"queues/{queue}/messages/{second}").status == 200
+    assert caller.rest("DELETE", "queues", queue, "messages", second).status == 200
     assert caller.stats(queue)["depth"] == 0
     assert caller.refused("queue.delete_message", queue=queue, message_id=first)[:2] == (404, "message_not_found")
 
