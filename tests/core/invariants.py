@@ -10,12 +10,12 @@ from collections import Counter
 
 from smista.core.calendar import COARSE_SHIFT, TICK_MS, TICK_SHIFT, Calendar
 from smista.core.fair import FairLine, Group
+from smista.core.group_turns import TurnLine
 from smista.core.groups import Groups
 from smista.core.message import Message, State
 from smista.core.queue import Queue
 from smista.core.ready import Bucket, ReadyLine
 from smista.core.state import BrokerState
-from smista.core.turns import TurnLine
 
 
 def check(state: BrokerState) -> None:

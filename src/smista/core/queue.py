@@ -20,13 +20,13 @@ from smista.core.calendar import Calendar
 from smista.core.counters import Counters
 from smista.core.dedup import DedupMemory
 from smista.core.fair import FairLine
+from smista.core.group_turns import TurnLine
 from smista.core.groups import Groups
 from smista.core.message import Deliveries, Failure, Message, Reason, State
 from smista.core.rate import RateLimit
 from smista.core.ready import ReadyLine
 from smista.core.settings import PriorityPolicy, QueueSettings
 from smista.core.table import Table
-from smista.core.turns import TurnLine
 
 SCHEDULED, READY, IN_FLIGHT, DEAD, GONE = State
 FAILURES_KEPT = 32
