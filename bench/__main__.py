@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -24,6 +25,8 @@ BENCHMARKS = {
 
 
 def main(names: list[str]) -> int:
+    # As Ctrl-C does, so that servers of a benchmark's own end with it.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     if len(names) == 1 and names[0] in BENCHMARKS:
         print(f"\n## {names[0]}    (python -m bench {names[0]})", flush=True)
         BENCHMARKS[names[0]]()
@@ -33,7 +36,16 @@ def main(names: list[str]) -> int:
         print(f"There is no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}.", file=sys.stderr)
         return 2
     print(f"# {describe()}", flush=True)
-    return max(subprocess.call([sys.executable, "-m", "bench", name]) for name in names or BENCHMARKS)
+    return max(map(_run, names or BENCHMARKS))
+
+
+def _run(name: str) -> int:
+    with subprocess.Popen([sys.executable, "-m", "bench", name]) as running:
+        try:
+            return running.wait()
+        except SystemExit:
+            running.terminate()
+            raise
 
 
 if __name__ == "__main__":
