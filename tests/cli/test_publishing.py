@@ -54,6 +54,15 @@ def test_several_bodies_are_counted(smista: Smista, queue: str) -> None:
     assert bodies(smista, queue) == ["a", "b", "c"]
 
 
+def test_many_that_cannot_be_put_are_one_error(smista: Smista, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"x\n" * 20_000)
+    done = smista("put", "nowhere", "--file", "lines", directory=tmp_path)
+    assert (done.code, done.out) == (1, "")
+    error, note = done.err.splitlines()
+    assert (error[:6], error[-17:]) == ("Error:", "[queue_not_found]")
+    assert note == "0 messages before these were accepted."
+
+
 def test_lines_of_standard_input_are_bodies(smista: Smista, queue: str) -> None:
     done = smista("put", queue, "--json", stdin=b"one\n\ntwo\r\nthree")
     assert (done.json["accepted"], bodies(smista, queue)) == (4, ["one", "", "two", "three"])

@@ -15,7 +15,7 @@ from smista.client.bulk import Batches, BatchesAsTheyCome, OnProgress, OnResult,
 from smista.client.calls import Calls
 from smista.client.publication import Properties, Publication, body_of
 from smista.client.publisher import Publisher
-from smista.client.session import Pending, heard
+from smista.client.session import Pending
 from smista.core.settings import check_text
 from smista.errors import BrokerError
 
@@ -84,10 +84,6 @@ class PublishingCalls(Calls):
                 await asyncio.wait({pending.answer for pending, _ in under_way})
             tally.count_rest(under_way, error)
             raise
-        finally:
-            for pending, _ in under_way:
-                # After an error nobody asks for these any more.
-                pending.answer.add_done_callback(heard)
         tally.check_source(source.failure)
         return tally.summary
 

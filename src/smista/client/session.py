@@ -79,6 +79,13 @@ class Pending:
         self.late: msgspec.Raw | None = None
         """The answer, where it came after whoever asked was cancelled."""
 
+    def fail(self, error: BrokerError) -> None:
+        """Answer it with an error. Whoever waits for the answer raises it; nobody may, as when one of many requests
+        has failed already and the rest is given up, and asyncio would then log each of them as never retrieved."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+            self.answer.exception()  # so that it counts as retrieved
+
 
 class Session:
     def __init__(self, address: str | None, *, connect_timeout_ms: int, retry_for_ms: int | None) -> None:
@@ -181,7 +188,7 @@ class Session:
 
     def _ask_nobody_waiting(self, command: str, payload: object) -> None:
         if not self._is_closed:
-            self.request(command, payload, is_repeatable=False).answer.add_done_callback(heard)
+            self.request(command, payload, is_repeatable=False)
 
     def add_feed(self, feed: Feed) -> None:
         self.check_open()
@@ -357,7 +364,7 @@ class Session:
                 pending.late = None if error is not None else frame.result
                 return
             if error is not None:
-                pending.answer.set_exception(error.error())
+                pending.fail(error.error())
             else:
                 pending.answer.set_result(frame.result)
         self._down_since_s = None
@@ -371,9 +378,7 @@ class Session:
                 self._fail(request_id, error.error())
 
     def _fail(self, request_id: int, error: BrokerError) -> None:
-        pending = self._pending.pop(request_id)
-        if not pending.answer.done():
-            pending.answer.set_exception(error)
+        self._pending.pop(request_id).fail(error)
 
     def _forget_abandoned(self) -> None:
         for request_id, pending in list(self._pending.items()):

@@ -21,7 +21,7 @@ import contextlib
 import functools
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -162,7 +162,7 @@ class Client:
             while under_way:
                 count_first()
         except BrokerError as error:
-            tally.count_rest([(call.wait(), batch) for call, batch in under_way], error)
+            tally.count_rest(_answered(under_way), error)
             raise
         tally.check_source(source.failure)
         return tally.summary
@@ -259,6 +259,13 @@ class _Received:
     def _release(self) -> None:
         while self.deliveries:
             self.deliveries.pop().settle_soon(RELEASE)
+
+
+def _answered(under_way: Iterable[tuple[Call[Pending], Batch]]) -> Iterator[tuple[Pending, Batch]]:
+    """Those that were sent, once they are answered; the rest never left, as when the client was closed meanwhile."""
+    for call, batch in under_way:
+        with contextlib.suppress(BrokerError):
+            yield call.wait(), batch
 
 
 def _shut(client: AsyncClient, portal: Portal) -> None:
