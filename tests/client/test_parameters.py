@@ -68,9 +68,10 @@ NAMED_OTHERWISE = {
     "timeout": "wait_ms",
     "ttl": "ttl_ms",
 }
-OF_THE_CLIENT_ITSELF = {"namespace", "raw", "after", "receipts", "details"}
-"""Said once for all calls, or decided by the client: it asks for bytes, turns the pages, and gathers receipts."""
-OF_BATCHES = {"batch_id", "bodies", "brief", "content_type", "partial"}
+OF_THE_CLIENT_ITSELF = {"namespace", "raw", "after", "receipts", "details", "batch_id"}
+"""Said once for all calls, or decided by the client: it asks for bytes, turns the pages, gathers receipts, and names
+what it may have to send again."""
+OF_BATCHES = {"bodies", "brief", "content_type", "partial"}
 OF_THE_LIST = {"limit"}
 
 

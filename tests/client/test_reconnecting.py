@@ -57,6 +57,21 @@ async def test_a_batch_without_answer_is_sent_again_and_stored_once(
     assert [message.json() async for message in client.browse(orders, page_size=5_000)] == list(range(5_000))
 
 
+async def test_what_goes_through_an_exchange_without_answer_is_stored_once_and_has_no_id_made_up_for_it(
+    wired: AsyncClient, client: AsyncClient, relay: Relay, orders: str
+) -> None:
+    exchange = f"events-{orders}"
+    await client.declare_exchange(exchange, "fanout")
+    await client.bind(exchange, orders)
+    await wired.connect()
+    relay.hold_answers()
+    publishing = asyncio.create_task(wired.publish_to_exchange(exchange, "", 1))
+    await relay.has_held.wait()
+    relay.cut()
+    [routed] = await publishing
+    assert [(one.id, one.deduplication_id) async for one in client.browse(orders)] == [(routed.id, None)]
+
+
 async def test_a_duplicate_by_the_publishers_own_id_is_still_told(
     wired: AsyncClient, client: AsyncClient, relay: Relay, orders: str
 ) -> None:

@@ -155,10 +155,12 @@ class Bench:
         """Bodies b"0", b"1" and so on; returns the ids."""
         return [self.publish(b"%d" % number).number for number in range(count)]
 
-    def publish_to(self, exchange: str, body: bytes = b"x", *, envelope: Envelope | None = None) -> list[Placed]:
+    def publish_to(
+        self, exchange: str, body: bytes = b"x", *, envelope: Envelope | None = None, batch_id: str | None = None
+    ) -> list[Placed]:
         publication = Publication(body, envelope or Envelope(exchange=exchange))
         placed = fan_out.publish_to_exchange(
-            self.state, self.state.namespace("/"), exchange, publication, now_ms=self.now_ms
+            self.state, self.state.namespace("/"), exchange, publication, batch_id=batch_id, now_ms=self.now_ms
         )
         self.keep_limits()
         return placed

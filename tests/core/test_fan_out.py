@@ -93,3 +93,19 @@ def check(bench: Bench) -> None:
     for queue in bench.state.queues.values():
         # Whoever drops or sends on may hold more where nothing is ready, or nobody takes its dead letters.
         assert queue.settings.overflow in MAKES_ROOM or not is_over(queue)
+
+
+def test_what_is_sent_again_is_stored_once_also_where_it_is_routed_to_more_queues_by_then() -> None:
+    bench = Bench(name="other")
+    first_queue, second_queue = (bench.declare(name, QueueSettings()) for name in NAMES[:2])
+    bench.fanout("events", first_queue)
+    [placed] = bench.publish_to("events", batch_id="mine-1")
+    [again] = bench.publish_to("events", batch_id="mine-1")
+    assert (again.number, again.is_duplicate) == (placed.number, True)
+    bench.fanout("events", second_queue)
+    first, second = bench.publish_to("events", batch_id="mine-1")
+    assert (first.number, first.is_duplicate, second.is_duplicate) == (placed.number, True, False)
+    assert [one.is_duplicate for one in bench.publish_to("events", batch_id="mine-1")] == [True, True]
+    assert [one.is_duplicate for one in bench.publish_to("events", batch_id="mine-2")] == [False, False]
+    [message, _] = bench.browse(queue=first_queue).messages
+    assert message.envelope.deduplication_id is None

@@ -108,14 +108,15 @@ class PublishingCalls(Calls):
         Stored in every queue it leads to, or in none.
         """
         publication = Publication(message, UNSET if body is None else body, **properties)
-        publication.deduplication_id = publication.deduplication_id or self._publisher.new_id()
+        batch_id = self._publisher.new_id()
         fields = {
             name: value for name in publication.__struct_fields__ if (value := getattr(publication, name)) is not UNSET
         }
         answer = await self._ask(
             "exchange.publish",
             RoutedList,
-            is_repeatable=publication.deduplication_id is not None,
+            is_repeatable=batch_id is not None or publication.deduplication_id is not None,
+            batch_id=batch_id,
             exchange=exchange,
             routing_key=routing_key,
             extra_keys=extra_keys,

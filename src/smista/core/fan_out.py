@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from smista.core.checks import check_publication
+from smista.core.checks import BATCH_ID_LENGTH_MAX, check_id, check_publication
 from smista.core.declaring import look_after
-from smista.core.dedup import dedup_key
+from smista.core.dedup import dedup_key, sent_key
 from smista.core.entering import Placed, Result, admit, find_duplicate, placed, refuse, store
 from smista.core.exchanges import route
 from smista.core.message import Message, Publication
-from smista.core.publishing import publish
+from smista.core.publishing import Batch, publish
 from smista.core.queue import Queue
 from smista.core.settings import Overflow
 from smista.core.state import BrokerState, Namespace
@@ -42,9 +42,15 @@ def publish_to_exchange(
     *,
     headers: Mapping[str, object] | None = None,
     extra_keys: Sequence[str] = (),
+    batch_id: str | None = None,
     now_ms: int,
 ) -> list[Placed]:
-    """Publish through an exchange: one `Placed` per queue, none when nothing matched. All or none."""
+    """Publish through an exchange: one `Placed` per queue, none when nothing matched. All or none.
+
+    Within a queue's deduplication window what is sent again under the same batch id is not stored there again.
+    """
+    if batch_id is not None:
+        check_id("batch_id", batch_id, BATCH_ID_LENGTH_MAX)
     namespace.topology.check_publish(exchange)
     envelope = publication.envelope
     found = route(
@@ -52,14 +58,17 @@ def publish_to_exchange(
     )
     queues = [namespace.queues[name] for name in found.queues]
     if len(queues) == 1:
-        [result] = publish(state, queues[0], (publication,), now_ms=now_ms)
+        # Not as a whole batch: the next time it may be routed to several queues, which remember by places.
+        batch = None if batch_id is None else Batch(batch_id, is_whole=False)
+        [result] = publish(state, queues[0], (publication,), batch=batch, now_ms=now_ms)
         if isinstance(result, BrokerError):
             raise result
         return [result]
-    decided = [_decide(state, queue, publication, now_ms) for queue in queues]
+    sent_as = None if batch_id is None else sent_key(batch_id, 0)
+    decided = [_decide(state, queue, publication, now_ms, sent_as) for queue in queues]
     for queue in queues:
         queue.used_at_ms = now_ms
-    return _store(state, decided, publication, now_ms)
+    return _store(state, decided, publication, now_ms, sent_as)
 
 
 def publish_to_queues(
@@ -95,17 +104,26 @@ def publish_promised_to_several(
     _note(state, copies, now_ms)
 
 
-def _decide(state: BrokerState, queue: Queue, publication: Publication, now_ms: int) -> _Decided:
+def _decide(
+    state: BrokerState, queue: Queue, publication: Publication, now_ms: int, sent_as: str | None = None
+) -> _Decided:
     """Raise why a queue does not take a message. Nothing changes: others may refuse it yet."""
     check_publication(state, queue, publication)
     key = dedup_key(queue.settings, publication)
-    duplicate = find_duplicate(queue, key, now_ms)
+    has_own_id = publication.envelope.deduplication_id is not None
+    duplicate = find_duplicate(queue, key, now_ms, sent_as, has_own_id=has_own_id)
     if duplicate is None:
         admit(state, queue, len(publication.body), now_ms)
     return _Decided(queue, key, duplicate)
 
 
-def _store(state: BrokerState, decided: Sequence[_Decided], publication: Publication, now_ms: int) -> list[Placed]:
+def _store(
+    state: BrokerState,
+    decided: Sequence[_Decided],
+    publication: Publication,
+    now_ms: int,
+    sent_as: str | None = None,
+) -> list[Placed]:
     """Nothing is refused here any more."""
     results: list[Placed] = []
     copies: list[tuple[Queue, Message]] = []
@@ -119,7 +137,7 @@ def _store(state: BrokerState, decided: Sequence[_Decided], publication: Publica
             one.queue.counters.duplicates += 1
             results.append(one.duplicate)
             continue
-        message = store(state, one.queue, publication, one.key, now_ms)
+        message = store(state, one.queue, publication, one.key, now_ms, sent_as)
         results.append(placed(one.queue, message, now_ms))
         copies.append((one.queue, message))
     _note(state, copies, now_ms)

@@ -121,12 +121,16 @@ class PublishingBroker(DeclaringBroker):
         *,
         headers: Mapping[str, object] | None = None,
         extra_keys: Sequence[str] = (),
+        batch_id: str | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Published]:
-        """Publish through an exchange by the envelope's routing key: stored in every queue it leads to, or in none."""
+        """Publish through an exchange by the envelope's routing key: stored in every queue it leads to, or in none.
+
+        Under the same `batch_id` again, within a queue's deduplication window, it is not stored there again.
+        """
         await self.room()
         results = self.publish_to_exchange_now(
-            exchange, publication, headers=headers, extra_keys=extra_keys, namespace=namespace
+            exchange, publication, headers=headers, extra_keys=extra_keys, batch_id=batch_id, namespace=namespace
         )
         await self._keeper.durable()
         return results
@@ -138,6 +142,7 @@ class PublishingBroker(DeclaringBroker):
         *,
         headers: Mapping[str, object] | None = None,
         extra_keys: Sequence[str] = (),
+        batch_id: str | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Published]:
         now_ms = self._enter_within_limits()
@@ -150,6 +155,7 @@ class PublishingBroker(DeclaringBroker):
                 publication,
                 headers=headers,
                 extra_keys=extra_keys,
+                batch_id=batch_id,
                 now_ms=now_ms,
             )
         finally:

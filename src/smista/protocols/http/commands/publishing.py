@@ -36,6 +36,7 @@ PROPERTIES_BYTES_MAX = 64 << 10
 """Headers and properties of one message, as the log keeps them."""
 
 Identifier = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX)]
+BatchId = Annotated[str, msgspec.Meta(min_length=1, max_length=BATCH_ID_LENGTH_MAX)]
 Priority = Annotated[int, msgspec.Meta(ge=0, le=255)]
 
 
@@ -258,7 +259,7 @@ class PublishBatch(Command):
     messages: Annotated[list[MessageFields], msgspec.Meta(max_length=BATCH_MAX)] | None = None
     bodies: Annotated[list[bytes], msgspec.Meta(max_length=BATCH_MAX)] | None = None
     content_type: str | None = None
-    batch_id: Annotated[str, msgspec.Meta(min_length=1, max_length=BATCH_ID_LENGTH_MAX)] | None = None
+    batch_id: BatchId | None = None
     brief: bool = False
     partial: bool = False
     """A message that cannot be read is refused by itself, rather than the whole batch: its neighbours may be
@@ -385,10 +386,17 @@ class PublishToExchange(MessageFields, kw_only=True):
     routing_key: Annotated[str, msgspec.Meta(max_length=255)] = ""
     namespace: Name = DEFAULT_NAMESPACE
     extra_keys: list[str] = msgspec.field(default_factory=list)
+    batch_id: BatchId | None = None
+    """Sent again under the same one, it is not stored again. Unlike `deduplication_id` it is nothing of the message."""
 
     async def run(self, door: Door) -> RoutedAnswer:
         one = publication(self, door.request_format, exchange=self.exchange, routing_key=self.routing_key)
         results = await door.broker.publish_to_exchange(
-            self.exchange, one, headers=self.headers, extra_keys=self.extra_keys, namespace=self.namespace
+            self.exchange,
+            one,
+            headers=self.headers,
+            extra_keys=self.extra_keys,
+            batch_id=self.batch_id,
+            namespace=self.namespace,
         )
         return RoutedAnswer([Routed(one.queue, one.id, one.position, one.is_duplicate) for one in results])
