@@ -14,8 +14,8 @@ from typing import IO, Self
 
 from tests.waiting import PATIENCE_S
 
-_LISTENING = re.compile(r"http listening on (http://\S+)")
-_AMQP_LISTENING = re.compile(r"amqp listening on amqp://\S+:(\d+)")
+_LISTENING = re.compile(r"http listening on (http://[^\s\"]+)")
+_AMQP_LISTENING = re.compile(r"amqp listening on amqp://[^\s\"]+:(\d+)")
 
 
 class ServerProcess:

@@ -171,8 +171,8 @@ def test_flags_win_over_variables_and_those_over_the_file(tmp_path: Path) -> Non
         },
     )
     assert run.process.stdout is not None
-    line = next(line for line in run.process.stdout if line.startswith("http"))
-    address = ("127.0.0.1", int(line.rpartition(":")[2]))
+    said = json.loads(next(line for line in run.process.stdout if "http listening on" in line))
+    address = ("127.0.0.1", int(said["url"].rpartition(":")[2]))
     with Caller(address) as http:
         refusal = http.send("POST", "/v1/command", content_length="2001", content_type="application/json").refusal
         assert (refusal.status, "over 2000 bytes" in refusal.message) == (413, True)

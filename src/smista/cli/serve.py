@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
+import logging
 import os
 import typing
 from collections.abc import Iterator
@@ -50,17 +52,24 @@ def serve(
     # Loaded after the settings were checked, so that a wrong flag is answered at once.
     from smista.server.serve import run
 
-    raise typer.Exit(run(settings, announce))
+    strays.catch()
+    raise typer.Exit(run(settings, functools.partial(announce, is_json=settings.log_format == "json")))
 
 
-def announce(line: str) -> None:
+def announce(line: str, *, is_json: bool = False) -> None:
     """Print what whoever started the broker waits for. It serves on where nobody can read that."""
     try:
         print(line, flush=True)
     except OSError as error:
         forget_broken_pipe()
-        note(f"The output cannot be written: {error.strerror or error}. It was: {line}")
+        why = f"The output cannot be written: {error.strerror or error}."
+        if is_json:
+            logging.getLogger("smista.server").warning("%s", why)
+            note(line)
+        else:
+            note(f"{why} It was: {line}")
 
+    from smista.server import strays
 
 def _ordered(struct: type[Any]) -> list[str]:
     """The fields of the class itself before those it inherits: where it listens before how its log is kept."""

@@ -42,6 +42,7 @@ def worker(
     from smista.client.address import stream_url
     from smista.core.errors import InvalidArgument
     from smista.server.logs import configure
+    from smista.server import strays
 
     reach = Reach(url).under(context)
     if reach.namespace is not None:
@@ -53,6 +54,7 @@ def worker(
         raise typer.BadParameter(str(error), param_hint="--url") from None
     configure(log_level, log_format)
     if is_reloaded:
+    strays.catch()
         from smista.client.reload import run
 
         again = [sys.executable, "-m", "smista", "worker", name, "--log-level", log_level, "--log-format", log_format]

@@ -12,6 +12,7 @@ length only, and the WebSocket library is never let down to the level at which i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -57,8 +58,29 @@ def configure(
     access.propagate = has_access_log
 
 
+def announcement(line: str, format: Literal["text", "json"], **values: object) -> str:
+    """What is printed for whoever started the server: the bare line for people, an object as of the log for machines,
+    with `values` beside it."""
+    if format == "text":
+        return line
+    said = {"name": "smista.server", "levelno": logging.INFO, "levelname": "INFO", "msg": line, "fields": values}
+    return JsonFormatter().format(logging.makeLogRecord(said))
+
+
 class _Handler(logging.StreamHandler[TextIO]):
     """Ours, so that `configure` finds the one it set before."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        """A line that cannot be put together, since what it says does not go with its arguments: without them. Where
+        the stream itself is gone, nobody can be told."""
+        error = sys.exception()
+        if isinstance(error, OSError):
+            return
+        said = {"name": record.name, "levelno": logging.ERROR, "levelname": "ERROR", "msg": str(record.msg)}
+        broken = logging.makeLogRecord({**said, "fields": {"broken": repr(error)}})
+        with contextlib.suppress(Exception):
+            self.stream.write(self.format(broken) + self.terminator)
+            self.flush()
 
 
 class TextFormatter(logging.Formatter):

@@ -141,8 +141,8 @@ class Server:
         exposed = is_exposed(listener)
         if exposed:
             logger.warning(EXPOSED, extra=logs.fields(host=self._settings.host))
-        self._announce(f"http listening on http://{shown(listener)}" + (f" - {EXPOSED}" if exposed else ""))
-        self._announce(f"amqp listening on amqp://{shown(amqp_listener)}")
+        self._say_listening("http", listener, f" - {EXPOSED}" if exposed else "")
+        self._say_listening("amqp", amqp_listener)
         code = await self._until_told(broker, serving)
         # A disk that is full may stay so for ever: whoever waits for room learns now that the outcome is unknown.
         broker.stop_waiting_for_room()
@@ -150,6 +150,11 @@ class Server:
         await amqp.drain()
         await self._drain(http, serving)
         return code
+
+    def _say_listening(self, protocol: str, listener: socket.socket, more: str = "") -> None:
+        url = f"{protocol}://{shown(listener)}"
+        line = f"{protocol} listening on {url}{more}"
+        self._announce(logs.announcement(line, self._settings.log_format, protocol=protocol, url=url))
 
     # -- starting -----------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ from smista.protocols.bulk.frames import (
     encode,
 )
 from smista.protocols.bulk.plans import Plan
+from smista.protocols.bulk.words import Words
 from smista.protocols.http.errors import ArrowMissing
 
 READERS_MAX = 64
@@ -156,7 +157,12 @@ class _Process:
             # -P: what lies about where the server was started is not to be imported.
             command = [sys.executable, "-P", "-m", "smista.protocols.bulk", str(theirs.fileno()), *arguments]
             self._popen = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env={**os.environ, **MEMORY}
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **MEMORY},
             )
         ours.setblocking(False)
         self.is_gone = False
@@ -218,6 +224,8 @@ class _Process:
 
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
+        # It ends with the process.
+        await loop.connect_read_pipe(lambda: Words(self._popen.pid), self._popen.stdout)
         buffer = bytearray()
         with contextlib.suppress(OSError):
             while data := await loop.sock_recv(self._channel, 1 << 16):
