@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 
 import pytest
 
+from smista.core.message import Publication
+from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.engine import BrokerSettings
 from smista.log.errors import LogDamaged, LogUnreadable
 from smista.protocols.http.app import HttpDoor
@@ -155,3 +158,22 @@ async def test_what_a_start_found_is_summed_up_and_damaged_blocks_are_counted() 
         recovered = broker.recovered
         assert (recovered.queues, recovered.messages, recovered.damaged_blocks) == (1, 1, 2)
         assert recovered.blocks == last - 2
+
+
+async def test_dead_letters_are_told_by_queue_with_how_many_and_why(lines: pytest.LogCaptureFixture) -> None:
+    bench = Bench(MemoryPlace())
+    async with await bench.open() as broker:
+        await bench.declare("orders", QueueSettings(max_retries=0, dead_letter_queue="orders_dlq"))
+        await bench.declare("invoices", QueueSettings(max_retries=0, dead_letter=DeadLetterMode.PARK))
+        for queue, count in (("orders", 5), ("invoices", 1)):
+            await broker.publish(queue, [Publication(b"x")] * count)
+            for delivery in await broker.receive(queue, limit=5):
+                await broker.nack([delivery.receipt], requeue=queue == "orders")
+    found: Counter[tuple[object, object, str]] = Counter()
+    for level, fields in told(lines, "were dead-lettered"):
+        reasons = fields["reasons"]
+        assert isinstance(reasons, dict)
+        assert (level, fields["count"]) == ("WARNING", sum(reasons.values()))
+        for reason, count in reasons.items():
+            found[fields["namespace"], fields["queue"], reason] += count
+    assert found == {("/", "orders", "max_retries"): 5, ("/", "invoices", "rejected"): 1}

@@ -66,6 +66,7 @@ class Keeper:
             on_between=self.seal_if_large,
         )
         self._committer = Committer(log, on_durable=self._block_durable, on_full=self._full, on_failed=self._failed)
+            on_dead_letter=self._notices.dead_lettered,
         self._reclaimer = Reclaimer(
             state,
             self.recorder,
@@ -108,6 +109,7 @@ class Keeper:
         self._watch_timer.cancel()
         # Whatever waits for a disk that is full waits in vain from here on, also the tasks.
         self._committer.stop_waiting_for_room()
+        self._notices.closing()
         self._closing.set()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)

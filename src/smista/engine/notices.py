@@ -6,13 +6,18 @@ the better, none while it stays as it is. The same is in the measures, for who l
     a block        waits for room ◀───────▶ written
     a block        cannot be read ◀───────▶ can be read again
     a block        damaged, and how many messages were set aside for it
+    dead letters   how many of which queue, and why; at most one line for each queue every ten seconds
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 
+from smista.core.message import Reason
+from smista.core.queue import Queue
+from smista.engine.repeats import Repeats
 from smista.errors import ResourceLow
 from smista.log.errors import LogDamaged, LogError, LogUnreadable
 
@@ -31,6 +36,7 @@ class Notices:
         self._refusal_code: str | None = None
         self._is_reserve_spent = False
         self._waiting_since_s: float | None = None
+        self._dead_lettered: Repeats[tuple[str, str]] = Repeats(_tell_dead_lettered)
 
     @property
     def damaged_blocks(self) -> int:
@@ -103,4 +109,23 @@ class Notices:
 
 def _fields(**values: object) -> dict[str, dict[str, object]]:
     """What stands beside a line, in the form that the server's logs take."""
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def dead_lettered(self, queue: Queue, reason: Reason) -> None:
+        """A message was set aside, moved to its dead-letter queue or parked."""
+        self._dead_lettered.note((queue.namespace, queue.name), reason.name.lower())
+
+    def closing(self) -> None:
+        """Tell what was only counted so far."""
+        self._dead_lettered.flush()
+
+
+def _tell_dead_lettered(queue: tuple[str, str] | None, reasons: Counter[str]) -> None:
+    fields: dict[str, object] = {"count": reasons.total(), "reasons": dict(reasons)}
+    if queue is None:
+        logger.warning("messages of many more queues were dead-lettered", extra=_fields(**fields))
+    else:
+        named = _fields(namespace=queue[0], queue=queue[1], **fields)
+        logger.warning("messages of queue %r were dead-lettered", queue[1], extra=named)
+
     return {"fields": values}

@@ -125,9 +125,11 @@ class Recorder(Accounts, Journal):
         on_settled: Callable[[list[Message]], None],
         read_body: Callable[[Message], bool],
         on_between: Callable[[], None] = lambda: None,
+        on_dead_letter: Callable[[Queue, Reason], None] = lambda queue, reason: None,
     ) -> None:
         """`on_first` is called when a note goes into an empty block; `on_settled` when held messages are let go;
-        `read_body` to bring back a body that is paged out, if it can; `on_between` where the block may be sealed."""
+        `read_body` to bring back a body that is paged out, if it can; `on_between` where the block may be sealed;
+        `on_dead_letter` when a message is set aside."""
         super().__init__()
         self.position = position
         """The block being filled."""
@@ -145,6 +147,7 @@ class Recorder(Accounts, Journal):
         self._on_settled = on_settled
         self._read_body = read_body
         self._on_between = on_between
+        self._on_dead_letter = on_dead_letter
         self._last_envelope: Envelope = PLAIN
         self._last_envelope_bytes = b""
 
@@ -432,6 +435,7 @@ class Recorder(Accounts, Journal):
         self.forgotten(messages)
 
     def parked(self, queue: Queue, message: Message, fate: Fate) -> None:
+        self._on_dead_letter(queue, fate.reason)
         if queue.settings.durable:
             self.note(
                 records.parked(
@@ -449,6 +453,8 @@ class Recorder(Accounts, Journal):
         self._let_go((message,))
 
     def moved(self, source: Queue, message: Message, target: Queue, copy: Message, fate: Fate) -> None:
+        if fate.reason is not Reason.REDRIVEN:
+            self._on_dead_letter(source, fate.reason)
         self._let_go((message,))
         self.moved_messages[copy.number] = copy
         if not source.settings.durable:

@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from typing import Protocol
 
+from smista.protocols.refusing import Refusing
 from smista.protocols.turns import Turns
 from smista.server.logs import fields
 from smista.server.refusals import Refusal
@@ -30,7 +31,8 @@ LOOK_AGAIN_S = 5.0
 """How often a connection is looked at that has no deadline: it may have been closed meanwhile and not be gone."""
 TURNED_AWAY_MAX = 128
 """How many connections beyond the limit may linger until they have read why they are."""
-COMPLAIN_S = 10.0
+REFUSES_CONNECTION = frozenset({"malformed_request", "too_many_connections"})
+"""The codes of refusals by which somebody does not get in at all; others go for one request."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ class Connections:
         self._interval_s = min(1.0, shortest_s / 4)
         self._timer: asyncio.TimerHandle | None = None
         self._is_late = False
-        self._complained_at = float("-inf")
+        self._refusing = Refusing(logger, protocol="http")
 
     @property
     def open_count(self) -> int:
@@ -74,12 +76,6 @@ class Connections:
 
     def turn_away(self, connection: Watched, loop: asyncio.AbstractEventLoop) -> bool:
         """Look after a connection for which there is no room until it has gone; False when even that is too much."""
-        if loop.time() - self._complained_at >= COMPLAIN_S:
-            self._complained_at = loop.time()
-            logger.warning(
-                "connections are turned away: connections_max is reached",
-                extra=fields(connections_max=self.settings.connections_max),
-            )
         if len(self._turned_away) >= TURNED_AWAY_MAX:
             return False
         self._turned_away.add(connection)
@@ -95,6 +91,8 @@ class Connections:
 
     def refused(self, refusal: Refusal, client: tuple[str, int] | None) -> None:
         self.refusals[refusal.code] += 1
+        if refusal.code in REFUSES_CONNECTION:
+            self._refusing.note(refusal.message, "" if client is None else client[0])
         logger.debug("refused", extra=fields(code=refusal.code, client=client and f"{client[0]}:{client[1]}"))
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:

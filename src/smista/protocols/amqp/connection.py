@@ -65,6 +65,7 @@ class AmqpConnection(Reading, asyncio.Protocol):
         self.vhost = ""
         self.user = ""
         self.peer = ""
+        self._host = ""
         self.transacted_bytes = 0
         """What its channels keep for the commits of their transactions ..."""
         self.parts_bytes = 0
@@ -92,11 +93,15 @@ class AmqpConnection(Reading, asyncio.Protocol):
         settings = self.door.settings
         self.limit_output()
         address = transport.get_extra_info("peername")
-        host, self.peer = "127.0.0.1", "local"
+        self._host, self.peer = "127.0.0.1", "local"
         if isinstance(address, tuple):
-            host, self.peer = address[0], f"{address[0]}:{address[1]}"
-        self._handshake = Handshake(self.door, host, self.peer)
-        if self.door.is_draining or len(self.door.connections) >= settings.connections_max:
+            self._host, self.peer = address[0], f"{address[0]}:{address[1]}"
+        self._handshake = Handshake(self.door, self._host)
+        is_full = len(self.door.connections) >= settings.connections_max
+        if is_full and not self.door.is_draining:
+            limit = settings.connections_max
+            self.door.refusing.note(f"{limit} connections are open, which is the limit, connections_max", self._host)
+        if self.door.is_draining or is_full:
             transport.abort()
             return
         self.door.connections.add(self)
@@ -128,7 +133,7 @@ class AmqpConnection(Reading, asyncio.Protocol):
         self._transport.abort()
 
     def _handshake_timed_out(self) -> None:
-        logger.info("%s did not finish the handshake in time", self.peer)
+        self.door.refusing.note(f"no handshake within {self.door.settings.handshake_timeout_s:g} s", self._host)
         self.abort()
 
     def _beat(self) -> None:
@@ -190,6 +195,7 @@ class AmqpConnection(Reading, asyncio.Protocol):
         if len(data) < len(wanted) and wanted.startswith(data):
             return 0
         if data[: len(wanted)] != wanted:
+            self.door.refusing.note("what came first is not the header of AMQP 0-9-1", self._host)
             self._transport.write(wanted)
             self._end()
             return len(data)
@@ -450,7 +456,10 @@ class AmqpConnection(Reading, asyncio.Protocol):
         """Say why, and wait a while for the other side to agree."""
         if self._is_closing or self._is_over:
             return
-        logger.info("connection %s closed: %s", self.peer, error.log_text)
+        if self._handshake.is_running or self.door.is_draining:
+            logger.info("connection %s closed: %s", self.peer, error.log_text)
+        else:
+            self.door.refusing.note(error.log_text, self._host)
         if self._is_broker_well:
             self.publisher.flush()
         self.flush()

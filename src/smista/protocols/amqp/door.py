@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,12 +14,15 @@ import msgspec
 from smista.engine import Broker, in_slices
 from smista.errors import BrokerClosed, BrokerError, BrokerStopped, LowMemory
 from smista.protocols.amqp import arguments, frames, routing
+from smista.protocols.refusing import Refusing
 from smista.protocols.turns import Turns
 
 if TYPE_CHECKING:
     from smista.protocols.amqp.channel import Channel
     from smista.protocols.amqp.connection import AmqpConnection
     from smista.protocols.amqp.consuming import Consumer
+
+logger = logging.getLogger("smista.amqp")
 
 WATCH_S = 0.1
 DRAIN_S = 2.0
@@ -56,6 +60,8 @@ class AmqpDoor:
         self.reply_channels: dict[str, Channel] = {}
         """By token, who waits for direct replies."""
         self.is_draining = False
+        self.refusing = Refusing(logger, protocol="amqp")
+        """Connections that are not let in."""
         self._all_left = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         """While publishes are refused and somebody waits for the end of that."""

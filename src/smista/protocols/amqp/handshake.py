@@ -8,7 +8,6 @@ is told why.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from smista import __version__
@@ -18,8 +17,6 @@ from smista.protocols.amqp.replies import ACCESS_REFUSED, CHANNEL_ERROR, NOT_ALL
 
 if TYPE_CHECKING:
     from smista.protocols.amqp.door import AmqpDoor
-
-logger = logging.getLogger("smista.amqp")
 
 _CAPABILITIES = (
     "publisher_confirms",
@@ -52,11 +49,10 @@ START = methods.ConnectionStart(
 class Handshake:
     """What is agreed with one client; `take` gets its methods and returns the answers."""
 
-    def __init__(self, door: AmqpDoor, host: str, peer: str) -> None:
+    def __init__(self, door: AmqpDoor, host: str) -> None:
         self._door = door
         self._settings = door.settings
         self._host = host
-        self._peer = peer
         self._capabilities: dict[str, Any] = {}
         self.state = "starting"
         self.user = ""
@@ -93,7 +89,6 @@ class Handshake:
         self._capabilities = capabilities if isinstance(capabilities, dict) else {}
         credentials = users.read_credentials(method.mechanism, method.response)
         if credentials is None or not users.is_known(*credentials, self._host):
-            logger.warning("login from %s refused", self._peer)
             if self.has_capability("authentication_failure_close"):
                 self.state = "refused"
             raise ConnectionClosing(

@@ -21,13 +21,13 @@ import hashlib
 import ipaddress
 import logging
 import re
-import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from smista.protocols.http import page
 from smista.protocols.http.asgi import Event, Scope, Send, text_of
 from smista.protocols.http.errors import HostNotAllowed, OriginNotAllowed
+from smista.protocols.refusing import Refusing
 
 logger = logging.getLogger("smista.http")
 
@@ -35,7 +35,6 @@ ANY = "*"
 READABLE_BY = "smista.readable_by"
 """Where a scope says which foreign origin may read the answer."""
 KNOWN_HOSTS_MAX = 1_000
-COMPLAIN_S = 10.0
 PREFLIGHT_S = 600
 
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::([0-9]{0,5}))?")
@@ -92,7 +91,7 @@ class Access:
         self._origins = frozenset(origins)
         self._known_hosts: set[bytes] = set()
         """Values of `Host` that were good; looked up for each request."""
-        self._complained_at = float("-inf")
+        self._refusing = Refusing(logger, "requests", protocol="http")
 
     def check(self, scope: Scope) -> bytes | None:
         """The foreign origin that was allowed to ask, which may then read the answer. Raises why it may not ask."""
@@ -152,10 +151,7 @@ class Access:
             )
 
     def _refused(self, error: HostNotAllowed | OriginNotAllowed) -> HostNotAllowed | OriginNotAllowed:
-        now = time.monotonic()
-        if now - self._complained_at >= COMPLAIN_S:
-            self._complained_at = now
-            logger.warning("a request was refused: %s", error, extra={"fields": {"code": error.code}})
+        self._refusing.note(str(error))
         return error
 
 

@@ -14,18 +14,22 @@ from smista.engine import Broker
 from smista.errors import BrokerError
 from smista.protocols.http.asgi import Disconnected, Receive, Scope, Send, check_length, kind_of, read_body, unsupported
 from smista.protocols.http.errors import RequestError
+from smista.protocols.refusing import Refusing
 from smista.protocols.sqs import json_protocol, query_protocol, signature
 from smista.protocols.sqs.actions.base import Action, Answer
 from smista.protocols.sqs.addresses import read_path
 from smista.protocols.sqs.call import Call, Memory
 from smista.protocols.sqs.errors import (
+    INCOMPLETE_SIGNATURE,
     INTERNAL_FAILURE,
     INVALID_ADDRESS,
+    INVALID_CLIENT_TOKEN,
     INVALID_SECURITY,
     MALFORMED_INPUT,
     MISSING_TOKEN,
     REQUEST_TOO_LARGE,
     SERVICE_UNAVAILABLE,
+    SIGNATURE_DOES_NOT_MATCH,
     UNSUPPORTED_MEDIA_TYPE,
     UNSUPPORTED_OPERATION,
     SqsError,
@@ -40,6 +44,8 @@ _FORM = b"application/x-www-form-urlencoded"
 _NOT_OURS = ("/v1/", "/healthz", "/readyz", "/metrics", "/openapi.json")
 _READING = ("Get", "List")
 """How the names of actions begin that change nothing."""
+NOT_LET_IN = (INVALID_SECURITY, MISSING_TOKEN, INCOMPLETE_SIGNATURE, INVALID_CLIENT_TOKEN, SIGNATURE_DOES_NOT_MATCH)
+"""What whoever has no valid signature is answered."""
 _UNKNOWN_OPERATION = b"<UnknownOperationException/>\n"
 
 
@@ -73,6 +79,7 @@ class SqsDoor:
         self._settings = settings
         self._limits = RELAXED if settings.relaxed else STRICT
         self._memory = Memory()
+        self._refusing = Refusing(logger, "requests", protocol="sqs")
 
     @staticmethod
     def claims(scope: Scope) -> bool:
@@ -116,6 +123,9 @@ class SqsDoor:
         except Disconnected:
             return
         except SqsError as error:
+            if error.kind in NOT_LET_IN:
+                client = scope.get("client")
+                self._refusing.note(error.kind.code, client[0] if client else "")
             await _refuse(request, request_id, error, send)
         except BrokerError as error:
             await _refuse(request, request_id, from_broker(error), send)
