@@ -4,7 +4,10 @@ import msgspec
 import pytest
 
 from smista.cli import settings
+from smista.cli.log_space import why_kept
+from smista.client import LogSpace
 from smista.core.settings import QueueSettings
+from smista.engine import KeptFor
 from tests.cli.conftest import Smista
 
 
@@ -134,6 +137,42 @@ def test_delete_takes_the_messages_along(smista: Smista, queue: str) -> None:
 def test_info_tells_what_the_broker_is_and_holds(smista: Smista, queue: str) -> None:
     assert smista("info", "--json").json["queues"] >= 1
     assert smista("info").out.splitlines()[1].split()[0] == "version"
+
+
+def test_info_says_why_the_log_is_not_smaller(smista: Smista, queue: str) -> None:
+    smista("put", queue, "a")
+    log = smista("info", "--json").json["log"]
+    assert log["kept_for"] in ("need", "retention", "last_block")
+    assert 0 < log["needed_bytes"] <= log["bytes"]
+    assert " of it are needed: messages," in smista("info").out.splitlines()[-1]
+
+
+KEPT = {
+    "need": "2.0 KiB of it are needed: messages, claims, declarations, remembered ids. The rest goes when it is more "
+    "than 8.0 MiB.",
+    "retention": "Its oldest part, 5m old, is kept for readers of the log: until it is 1h old (log_retention_ms), or "
+    "the log is larger than 256.0 MiB (log_retention_bytes). 2.0 KiB of it are needed: messages, claims, declarations, "
+    "remembered ids.",
+    "damage": "Its oldest block cannot be read, and bodies of messages are in it that are nowhere else; the broker's "
+    "log says which. It goes when those messages, which are set aside, have been removed.",
+    "reclaiming": "It is being made smaller. 2.0 KiB of it are needed: messages, claims, declarations, remembered ids.",
+    "a reason of later": "The broker says: a reason of later.",
+}
+
+
+@pytest.mark.parametrize("reason", KEPT)
+def test_why_the_log_is_not_smaller_is_a_sentence(reason: str) -> None:
+    space = LogSpace(
+        bytes=3_000,
+        needed_bytes=2_048,
+        spare_bytes=8 << 20,
+        kept_for=reason,
+        oldest_at_ms=1_000_000,
+        retention_ms=3_600_000,
+        retention_bytes=256 << 20,
+    )
+    assert why_kept(space, now_ms=1_300_000) == KEPT[reason]
+    assert {each.value for each in KeptFor} - {"last_block"} < KEPT.keys()
 
 
 def test_a_namespace_keeps_its_queues_apart(smista: Smista, name: str) -> None:

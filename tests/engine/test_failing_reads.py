@@ -9,7 +9,7 @@ import pytest
 from smista.core.browsing import Filter
 from smista.core.message import State
 from smista.core.settings import DeadLetterMode, QueueSettings
-from smista.engine import BrokerSettings, keeper
+from smista.engine import BrokerSettings, KeptFor, keeper
 from smista.log import Log
 from smista.log.errors import LogDamaged, LogUnreadable
 from tests.engine.bench import Bench, KeptLog, turns, until
@@ -114,6 +114,7 @@ async def test_a_block_that_cannot_be_read_is_kept_until_it_can(flaky: Flaky) ->
     await use_log(bench)
     await until(lambda: log.failed_count > 20)
     assert log.first_position == front
+    assert bench.broker.log_space().kept_for is KeptFor.DAMAGE
     assert bench.broker.failure is None
     log.lasting = None
     await until(lambda: log.first_position > front)
@@ -131,6 +132,7 @@ async def test_a_damaged_block_is_kept_until_its_messages_are_removed(flaky: Fla
     await use_log(bench)
     await tried_again(log)
     assert log.first_position == stuck, "bodies would be lost with it"
+    assert bench.broker.log_space().kept_for is KeptFor.DAMAGE
     assert bench.broker.failure is None
     assert await bench.broker.discard("orders", Filter(state=State.DEAD)) == dead
     await use_log(bench)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from smista.core.exchanges import Binding
 from smista.core.message import Envelope, Publication
 from smista.core.settings import QueueSettings
-from smista.engine import BrokerSettings
+from smista.engine import BrokerSettings, KeptFor
 from tests.engine.bench import LONGEST_WAIT_MS, Bench, KeptLog, MemoryPlace, until
 
 SLACK_BYTES = 20_000
@@ -188,3 +189,39 @@ async def test_what_is_needed_is_not_written_again_and_again() -> None:
         before = place.log.next_position
         await churn(bench, 3)
         assert place.log.next_position - before < 20, "an idle broker keeps rewriting its declarations"
+
+
+async def test_it_says_why_the_log_is_not_smaller() -> None:
+    place = MemoryPlace()
+    keeping = msgspec.structs.replace(SETTINGS, log_retention_ms=3_600_000, log_retention_bytes=10_000_000)
+    bench = Bench(place, keeping)
+    async with await bench.open() as broker:
+        await bench.declare()
+        await bench.publish(*[b"y" * 1000] * 20)
+        space = broker.log_space()
+        assert space.kept_for is KeptFor.NEED
+        assert 20_000 < space.needed_bytes <= space.bytes == broker.log_bytes
+        await churn(bench)
+        space = broker.log_space()
+        assert (space.kept_for, space.retention_ms) == (KeptFor.RETENTION, 3_600_000)
+        assert space.bytes > space.needed_bytes + space.spare_bytes
+        assert space.oldest_at_ms is not None
+        bench.pass_time(3_600_001)
+        await until(lambda: broker.log_space().kept_for is KeptFor.NEED)
+        space = broker.log_space()
+        assert space.bytes <= space.needed_bytes + space.spare_bytes
+
+
+async def test_while_the_disk_is_nearly_full_nothing_is_kept_for_readers() -> None:
+    place = MemoryPlace()
+    keeping = msgspec.structs.replace(
+        SETTINGS, disk_free_bytes_min=1_000, log_retention_ms=3_600_000, log_retention_bytes=10_000_000
+    )
+    bench = Bench(place, keeping)
+    async with await bench.open() as broker:
+        await bench.declare()
+        await churn(bench)
+        assert broker.log_space().kept_for is KeptFor.RETENTION
+        place.log.free = 1_100
+        await until(lambda: broker.log_space().kept_for is KeptFor.NEED)
+        assert broker.log_space().retention_ms == 0

@@ -11,6 +11,7 @@ from smista.cli.arguments import IsSure, Queue
 from smista.cli.completion import queue_names
 from smista.cli.connected import client_command
 from smista.cli.durations import shown_duration
+from smista.cli.log_space import why_kept
 from smista.cli.output import Output, confirm
 from smista.cli.table import Column, Row
 from smista.cli.text import count, shown_bytes
@@ -122,3 +123,5 @@ async def info(client: AsyncClient, output: Output) -> None:
         ("publishes are", "taken" if found.refusal is None else f"refused: {found.refusal}"),
     ]
     output.pairs(pairs, fields)
+    if not output.is_json:
+        print(f"\nThe log: {why_kept(found.log, found.now_ms)}")

@@ -82,6 +82,25 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of claims that had expired when they were acknowledged."""
 
 
+class LogSpace(msgspec.Struct, frozen=True, kw_only=True):
+    """How much the broker's log holds, and why it is not less."""
+
+    bytes: int = 0
+    needed_bytes: int = 0
+    """What of it is still needed: messages in any state, claims, commits, declarations, remembered ids ..."""
+    spare_bytes: int = 0
+    """... and how much may lie beside that before the log is reclaimed."""
+    kept_for: str = ""
+    """Why its oldest block is there: `last_block`, `need`, `retention`, `damage`, or `reclaiming`; see
+    docs/durability.md."""
+    oldest_at_ms: int | None = None
+    """When that was written."""
+    retention_ms: int = 0
+    """Younger blocks are kept for readers of the log ..."""
+    retention_bytes: int = 0
+    """... while it is not larger than this; both 0 while the disk is nearly full."""
+
+
 class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     namespaces: list[str]
@@ -91,6 +110,7 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     refusal: str | None = None
     """Why publishes are refused just now, if they are."""
+    log: LogSpace = LogSpace()
 
 
 class Exchange(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from smista.engine.broker import Broker
 from smista.engine.consumers import CreditPool, Subscription
 from smista.engine.delivery import Delivery, Published
 from smista.engine.leaving import ACKNOWLEDGED_AT_ONCE, SETTLED_AT_ONCE, in_slices
+from smista.engine.measures import KeptFor, LogSpace
 from smista.engine.settings import BrokerSettings
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "ExchangeKind",
     "ExchangeSettings",
     "Filter",
+    "KeptFor",
+    "LogSpace",
     "Overflow",
     "Page",
     "PriorityPolicy",

@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 
+import msgspec
+
 from smista.core.message import Message, State
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
 from smista.engine.commit import Committer
-from smista.engine.measures import LogMeasures, LogRange
+from smista.engine.measures import KeptFor, LogMeasures, LogRange, LogSpace
 from smista.engine.notices import Notices
 from smista.engine.paging import Paging
 from smista.engine.pressure import Pressure, half_of_memory
@@ -64,9 +66,9 @@ class Keeper:
             on_settled=on_settled,
             read_body=self._read_body,
             on_between=self.seal_if_large,
+            on_dead_letter=self._notices.dead_lettered,
         )
         self._committer = Committer(log, on_durable=self._block_durable, on_full=self._full, on_failed=self._failed)
-            on_dead_letter=self._notices.dead_lettered,
         self._reclaimer = Reclaimer(
             state,
             self.recorder,
@@ -107,9 +109,9 @@ class Keeper:
         """Make everything durable and close the log."""
         self._is_closed = True
         self._watch_timer.cancel()
+        self._notices.closing()
         # Whatever waits for a disk that is full waits in vain from here on, also the tasks.
         self._committer.stop_waiting_for_room()
-        self._notices.closing()
         self._closing.set()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -175,6 +177,14 @@ class Keeper:
         if kept is None:
             return LogRange(end, end, None, None)
         return LogRange(kept[0].position, end, kept[0].at_ms, kept[1].at_ms)
+
+    def log_space(self) -> LogSpace:
+        """How much the log holds, and why it is not less."""
+        space = self._reclaimer.space()
+        oldest = self._reclaimer.next_block()
+        if oldest is not None and (oldest in self._unread or self._notices.is_unreadable(oldest)):
+            return msgspec.structs.replace(space, kept_for=KeptFor.DAMAGE)
+        return space
 
     def log_position_at(self, at_ms: int) -> int:
         """The first durable block written at or after that time; the next one to come where all are older."""

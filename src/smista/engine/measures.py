@@ -24,6 +24,7 @@ other way (nacked, released, timed out, purged) was not processed, and counts in
 from __future__ import annotations
 
 import asyncio
+import enum
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -209,6 +210,33 @@ class LogRange(msgspec.Struct, frozen=True):
     """When the first of them was written; None where there is none."""
     next_at_ms: int | None
     """When the last of them was written."""
+
+
+class KeptFor(enum.StrEnum):
+    """Why the oldest block of the log, and with it all behind it, is still there."""
+
+    LAST_BLOCK = "last_block"  # there is no other
+    NEED = "need"  # the log holds little beside messages, claims, commits, declarations and remembered ids
+    RETENTION = "retention"  # for readers of the log
+    DAMAGE = "damage"  # it cannot be read, and bodies are in it that are nowhere else
+    RECLAIMING = "reclaiming"  # nothing: it is about to go
+
+
+class LogSpace(msgspec.Struct, frozen=True, kw_only=True):
+    """How much the log holds, and why it is not less."""
+
+    bytes: int
+    needed_bytes: int
+    """What of it is still needed: messages in any state, claims, commits, declarations, remembered ids ..."""
+    spare_bytes: int
+    """... and how much may lie beside that before the log is reclaimed."""
+    kept_for: KeptFor
+    oldest_at_ms: int | None
+    """When the oldest block was written; None where there is none."""
+    retention_ms: int
+    """Younger blocks are kept for readers of the log ..."""
+    retention_bytes: int
+    """... while the log is not larger than this; both 0 while the disk is nearly full."""
 
 
 class BrokerMeasures(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,6 +47,9 @@ class Notices:
         """How many blocks could not be read when they were last tried; what they hold may be sound."""
         return len(self._unreadable)
 
+    def is_unreadable(self, position: int) -> bool:
+        return position in self._unreadable
+
     # -- room ---------------------------------------------------------------------------------------------------------
 
     def looked(self, *, refusal: ResourceLow | None, is_reserve_spent: bool, room: dict[str, int | None]) -> None:
@@ -106,9 +109,6 @@ class Notices:
             self._unreadable.discard(position)
             logger.info("a block can be read again", extra=_fields(position=position))
 
-
-def _fields(**values: object) -> dict[str, dict[str, object]]:
-    """What stands beside a line, in the form that the server's logs take."""
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def dead_lettered(self, queue: Queue, reason: Reason) -> None:
@@ -128,4 +128,7 @@ def _tell_dead_lettered(queue: tuple[str, str] | None, reasons: Counter[str]) ->
         named = _fields(namespace=queue[0], queue=queue[1], **fields)
         logger.warning("messages of queue %r were dead-lettered", queue[1], extra=named)
 
+
+def _fields(**values: object) -> dict[str, dict[str, object]]:
+    """What stands beside a line, in the form that the server's logs take."""
     return {"fields": values}

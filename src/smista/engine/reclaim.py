@@ -20,6 +20,7 @@ from smista.core.message import Message
 from smista.core.state import BrokerState
 from smista.engine.claim_records import ClaimantRecord, CommitRecord
 from smista.engine.clock import Clock
+from smista.engine.measures import KeptFor, LogSpace
 from smista.engine.recorder import (
     BindingRecord,
     ExchangeRecord,
@@ -88,18 +89,43 @@ class Reclaimer:
 
     def next_block(self) -> int | None:
         """The position of the oldest block, if it should go; None while there is no need."""
+        return self._blocks[0][0] if self.kept_for() is None else None
+
+    def kept_for(self) -> KeptFor | None:
+        """Why the oldest block stays; None where it should go. The one place where that is decided."""
         if len(self._blocks) < 2:
-            return None
-        position, _, at_ms = self._blocks[0]
-        needed_bytes = self._recorder.live_total + self._lasting_bytes
+            return KeptFor.LAST_BLOCK
+        if self.total_bytes <= self.needed_bytes + self._spare_bytes:
+            return KeptFor.NEED
+        at_ms = self._blocks[0][2]
+        is_young = self.total_bytes <= self._retention_bytes and self._clock.now_ms() - at_ms < self._retention_ms
+        return KeptFor.RETENTION if is_young and not self.is_space_wanted else None
+
+    @property
+    def needed_bytes(self) -> int:
+        """What of the log cannot be dropped, but only written again: messages and what else lasts."""
+        return self._recorder.live_total + self._lasting_bytes
+
+    @property
+    def _spare_bytes(self) -> int:
+        """How much may lie beside what is needed before it is worth a pass."""
         if self.is_space_wanted:
-            spare_bytes = needed_bytes // 4 + min(self._slack_bytes, SLACK_BYTES_WANTED)
-            return position if self.total_bytes > needed_bytes + spare_bytes else None
-        if self.total_bytes <= 2 * needed_bytes + self._slack_bytes:
-            return None
-        if self.total_bytes <= self._retention_bytes and self._clock.now_ms() - at_ms < self._retention_ms:
-            return None
-        return position
+            return self.needed_bytes // 4 + min(self._slack_bytes, SLACK_BYTES_WANTED)
+        return self.needed_bytes + self._slack_bytes
+
+    def space(self) -> LogSpace:
+        """How much the log holds, and why it is not less."""
+        reason = self.kept_for()
+        return LogSpace(
+            bytes=self.total_bytes,
+            # What messages take is estimated, and may come to a little more than all there is.
+            needed_bytes=min(self.needed_bytes, self.total_bytes),
+            spare_bytes=self._spare_bytes,
+            kept_for=KeptFor.RECLAIMING if reason is None else reason,
+            oldest_at_ms=self._blocks[0][2] if self._blocks else None,
+            retention_ms=0 if self.is_space_wanted else self._retention_ms,
+            retention_bytes=0 if self.is_space_wanted else self._retention_bytes,
+        )
 
     def begin_pass(self) -> None:
         self._pass_end = self._blocks[-1][0]

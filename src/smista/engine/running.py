@@ -26,7 +26,7 @@ from smista.engine.consumers import Poll, Watch
 from smista.engine.dispatcher import Dispatcher
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
-from smista.engine.measures import BrokerMeasures, LagTimer, LogRange, QueueMeasures, Recovered
+from smista.engine.measures import BrokerMeasures, LagTimer, LogRange, LogSpace, QueueMeasures, Recovered
 from smista.engine.pressure import resident_set_bytes
 from smista.engine.recovery import Recovery
 from smista.engine.settings import BrokerSettings
@@ -199,6 +199,10 @@ class RunningBroker:
     def log_bytes(self) -> int:
         """The size of the log: what is alive, what is kept for readers, and what is not reclaimed yet."""
         return self._keeper.log_bytes
+
+    def log_space(self) -> LogSpace:
+        """How much the log holds, and why it is not less."""
+        return self._keeper.log_space()
 
     def log_range(self) -> LogRange:
         """Which blocks of the log can be read."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from smista import __version__
+from smista.engine import LogSpace
 from smista.protocols.http.commands.base import Command, Door, command
 
 
@@ -19,6 +20,8 @@ class Info(msgspec.Struct):
     now_ms: int
     refusal: str | None
     """Why publishes are refused just now; null while they are taken."""
+    log: LogSpace
+    """How much the log holds, and why it is not less."""
 
 
 @command
@@ -44,4 +47,5 @@ class ShowInfo(Command):
             broker.log_bytes,
             broker.now_ms(),
             None if refusal is None else str(refusal),
+            broker.log_space(),
         )
