@@ -3,6 +3,9 @@
 The first signal cancels the command, which takes itself apart in order: the screen is given back, a queue or a broker
 of its own is removed. The second one ends the process where it is. `asyncio.run` would raise it as a KeyboardInterrupt
 inside whatever the loop is doing; a callback may get lost with that, and the loop waits for it for ever.
+
+What must not be left behind even then, a terminal in a mode of its own, is put right by the first signal itself; see
+`tidied_by`.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import typer
 Result = TypeVar("Result")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_tidying: list[Callable[[], None]] = []
 
 
 def run(
@@ -35,6 +39,8 @@ def run(
         def cancel(_number: int, _frame: object) -> None:
             nonlocal is_interrupted
             is_interrupted = True
+            for tidy in reversed(_tidying):
+                tidy()
             for number in before:
                 signal.signal(number, signal.SIG_DFL)
             loop.call_soon_threadsafe(task.cancel)
@@ -53,6 +59,17 @@ def run(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def tidied_by(tidy: Callable[[], None]) -> Iterator[None]:
+    """Have `tidy` called by the first signal that comes in here, at once: between any two steps of what is being done,
+    so it may not use what is in the middle of one, such as a stream's buffer."""
+    _tidying.append(tidy)
+    try:
+        yield
+    finally:
+        _tidying.remove(tidy)
 
 
 @contextlib.contextmanager

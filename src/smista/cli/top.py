@@ -3,54 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import sys
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from smista.cli.completion import queue_names
 from smista.cli.connected import client_command
-from smista.cli.durations import duration_ms, shown_duration
+from smista.cli.durations import duration_ms
 from smista.cli.output import Output
-from smista.cli.table import Column, Row, drawn, print_table
-from smista.cli.text import count, safe, shown_bytes
+from smista.cli.table import print_table
+from smista.cli.top_view import COLUMNS, Frame, Rates, View, row
 
 if TYPE_CHECKING:
-    from smista.client import AsyncClient, BrokerInfo, QueueStats
+    from smista.client import AsyncClient, QueueStats
 
 commands = typer.Typer()
 
-COLUMNS = [
-    Column("queue", is_flexible=True),
-    *(Column(heading, is_number=True) for heading in ("ready", "in flight", "scheduled", "dead")),
-    *(Column(heading, is_number=True) for heading in ("in/s", "out/s", "failed/s", "oldest", "consumers")),
-    Column(""),
-]
-
-
-class Rates(NamedTuple):
-    """Messages a second."""
-
-    published: float = 0.0
-    delivered: float = 0.0
-    acked: float = 0.0
-    failed: float = 0.0
-
-
-class Frame(NamedTuple):
-    info: BrokerInfo
-    queues: list[tuple[QueueStats, Rates]]
-
-    @property
-    def heading(self) -> str:
-        refusal = "" if self.info.refusal is None else f"  PUBLISHES REFUSED: {self.info.refusal}"
-        return safe(
-            f"smista {self.info.version}  {count(self.info.queues, 'queue')}  "
-            f"{count(self.info.messages, 'message')}  log {shown_bytes(self.info.log_bytes)}{refusal}"
-        )
+LOOK_S = 0.25
+"""How often the screen is drawn anew while no frame comes and no key is pressed."""
 
 
 @client_command(commands)
@@ -68,22 +44,63 @@ async def top(
     ] = 1_000,
     is_once: Annotated[bool, typer.Option("--once", help="Print one frame and end.", show_default=False)] = False,
 ) -> None:
-    """Watch the queues: what is in them, what comes and goes per second. Ctrl-C ends it."""
-    frames = _frames(client, prefix, max(interval_ms, 50) / 1000)
-    if output.is_json or is_once or not sys.stdout.isatty():
-        async for frame in frames:
-            _print(output, frame)
-            if is_once:
-                return
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
+    """Watch the queues: what is in them, what comes and goes per second.
 
-    with Live(screen=True, auto_refresh=False) as live:
-        async for frame in frames:
-            rows = [_row(stats, rates) for stats, rates in _by_traffic(frame)]
-            table = drawn(COLUMNS, rows, live.console.width)
-            live.update(Group(Text(frame.heading, style="bold"), table), refresh=True)
+    On a terminal, q quits and ? lists the keys that sort and scroll.
+    """
+    interval_s = max(interval_ms, 50) / 1000
+    if not (output.is_json or is_once) and sys.stdout.isatty():
+        await _watch(client, prefix, interval_s)
+        return
+    async for frame in _frames(client, prefix, interval_s):
+        _print(output, frame)
+        if is_once:
+            return
+
+
+async def _watch(client: AsyncClient, prefix: str, interval_s: float) -> None:
+    """Draw on the whole terminal until somebody presses q. A broker that goes away is waited for."""
+    from smista.cli.keys import pressed
+    from smista.cli.screen import Screen
+
+    # It is told on the screen; a line would be written across it.
+    logging.getLogger("smista.client").addHandler(logging.NullHandler())
+    view, changed = View(), asyncio.Event()
+
+    def press(key: str) -> None:
+        view.press(key)
+        changed.set()
+
+    looking = asyncio.create_task(_look(client, prefix, interval_s, view, changed))
+    looking.add_done_callback(lambda _: changed.set())
+    try:
+        with Screen() as screen, pressed(press):
+            while not view.is_over and not looking.done():
+                if not client.is_connected:
+                    view.went_away(time.monotonic())
+                screen.draw(view.content(screen.width, screen.height, time.monotonic()))
+                changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), LOOK_S)
+        if looking.done():
+            looking.result()
+    finally:
+        looking.cancel()
+
+
+async def _look(client: AsyncClient, prefix: str, interval_s: float, view: View, changed: asyncio.Event) -> None:
+    """Give frames to the view; raises what is no matter of the connection."""
+    from smista.client import ConnectionFailed, ConnectionLost
+    from smista.errors import BrokerClosed, BrokerStopped, OutcomeUnknown
+
+    while True:
+        try:
+            async for frame in _frames(client, prefix, interval_s):
+                view.show(frame)
+                changed.set()
+        except (ConnectionFailed, ConnectionLost, BrokerClosed, BrokerStopped, OutcomeUnknown):
+            view.went_away(time.monotonic())
+            await asyncio.sleep(interval_s)
 
 
 async def _frames(client: AsyncClient, prefix: str, interval_s: float) -> AsyncIterator[Frame]:
@@ -113,11 +130,6 @@ def _rates(before: QueueStats | None, now: QueueStats, passed_s: float) -> Rates
     )
 
 
-def _by_traffic(frame: Frame) -> list[tuple[QueueStats, Rates]]:
-    """The busiest first, since a screen may not have room for all."""
-    return sorted(frame.queues, key=lambda each: (-sum(each[1]), -each[0].depth, each[0].queue))
-
-
 def _print(output: Output, frame: Frame) -> None:
     if output.is_json:
         for stats, rates in frame.queues:
@@ -129,23 +141,5 @@ def _print(output: Output, frame: Frame) -> None:
             )
         return
     print(frame.heading)
-    print_table(COLUMNS, [_row(stats, rates) for stats, rates in frame.queues])
+    print_table(COLUMNS, [row(stats, rates) for stats, rates in frame.queues])
     sys.stdout.flush()
-
-
-def _row(stats: QueueStats, rates: Rates) -> Row:
-    return [
-        stats.queue,
-        stats.ready,
-        stats.in_flight,
-        stats.scheduled,
-        stats.dead,
-        *map(_shown_rate, (rates.published, rates.delivered, rates.failed)),
-        shown_duration(stats.oldest_message_age_secs * 1000) if stats.ready else None,
-        stats.consumers,
-        "paused" if stats.is_paused else "",
-    ]
-
-
-def _shown_rate(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 10 or not rate else f"{rate:.1f}"
