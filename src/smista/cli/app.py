@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from smista.cli import (
     bench,
@@ -29,6 +28,7 @@ from smista.cli import (
     worker,
 )
 from smista.cli.exits import ExitCode, exit_code_for
+from smista.cli.help import Group
 from smista.cli.output import forget_broken_pipe, note
 from smista.cli.reach import DEFAULT_URL, URL_VARIABLE, AsJson, Namespace, Reach
 from smista.errors import BrokerError
@@ -44,25 +44,31 @@ EXAMPLES = """Examples:
 SECTIONS = {
     "Running": ["serve", "worker", "demo", "bench"],
     "Queues": ["queues", "declare", "alter", "settings", "stats", "pause", "resume", "purge", "delete", "top", "info"],
-    "Messages": ["put", "get", "ack", "nack", "release", "extend", "peek", "browse", "export", "import"],
+    "Messages": [
+        "put",
+        "get",
+        "ack",
+        "nack",
+        "release",
+        "extend",
+        "peek",
+        "browse",
+        "delete-message",
+        "export",
+        "import",
+    ],
     "Set aside, or for later": ["dlq", "scheduled"],
     "Data, on Spark": ["pipeline"],
     "Exchanges": ["exchanges", "exchange", "bind", "unbind", "bindings", "route", "publish"],
 }
 
 
-class Root(TyperGroup):
+class Root(Group):
     """Lists its commands by what they are about."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        width = max(map(len, self.commands))
         for title, names in SECTIONS.items():
-            with formatter.section(title):
-                room = formatter.width - width - 6
-                found = [
-                    (name, self.commands[name].get_short_help_str(room)) for name in names if name in self.commands
-                ]
-                formatter.write_dl([(name.ljust(width), help) for name, help in found])
+            self.write_commands(formatter, title, names)
 
 
 # Not rich's markup: its boxes leave no room for words where options are many, and they take 0.1 s to load.

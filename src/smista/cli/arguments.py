@@ -54,11 +54,12 @@ class Filters(OptionGroup):
     priority: Annotated[int | None, typer.Option(metavar="NUMBER", help="Only of this priority.")] = None
     group: Annotated[str | None, typer.Option(metavar="GROUP", help="Only of this group.")] = None
     reason: Annotated[
-        str | None, typer.Option(metavar="REASON", help="Only those that last died of this: max_retries, rejected, ...")
+        str | None,
+        typer.Option(metavar="REASON", help="Only those that last died of this, as max_retries or rejected."),
     ] = None
     source: Annotated[str | None, typer.Option(metavar="QUEUE", help="Only those that last died in this queue.")] = None
     error_contains: Annotated[
-        str | None, typer.Option("--error", metavar="TEXT", help="Only those whose last error has this in it.")
+        str | None, typer.Option("--error", metavar="WORDS", help="Only those whose last error has this in it.")
     ] = None
     created_from: Annotated[
         int | None,
@@ -91,7 +92,12 @@ Bodies = Annotated[bool, typer.Option(help="Show the bodies.")]
 State = Annotated[Literal["ready", "scheduled", "in_flight", "dead"] | None, typer.Option(help="Only in this state.")]
 Lease = Annotated[
     int | None,
-    typer.Option("--lease", parser=duration_ms, metavar="DURATION", help="How long you may hold them; the queue's."),
+    typer.Option(
+        "--lease",
+        parser=duration_ms,
+        metavar="DURATION",
+        help="How long you may hold them; as long as the queue says unless it is given.",
+    ),
 ]
 Delay = Annotated[
     int | None, typer.Option("--delay", parser=duration_ms, metavar="DURATION", help="Wait so long first.")

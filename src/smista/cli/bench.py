@@ -21,6 +21,7 @@ import typer
 
 from smista.cli import interrupts
 from smista.cli.exits import WrongUsage
+from smista.cli.help import Command
 from smista.cli.output import Output
 from smista.cli.progress import progress
 from smista.cli.reach import AsJson, Namespace, Reach, Url
@@ -38,7 +39,7 @@ SINGLE_MAX = 2_000
 PERCENTILES = (50, 90, 99)
 
 
-@commands.command()
+@commands.command(cls=Command)
 def bench(
     context: typer.Context,
     messages: Annotated[int, typer.Option("--messages", "-n", metavar="COUNT", min=1, help="How many.")] = 50_000,
@@ -47,7 +48,10 @@ def bench(
         int, typer.Option("--concurrency", "-c", metavar="COUNT", min=1, max=1_000, help="How many connections.")
     ] = 4,
     queue: Annotated[
-        str | None, typer.Option("--queue", metavar="QUEUE", help="Its name, which must be free; one made up.")
+        str | None,
+        typer.Option(
+            "--queue", metavar="QUEUE", help="Make and use a queue of this name; one is made up unless it is given."
+        ),
     ] = None,
     url: Url = None,
     namespace: Namespace = None,

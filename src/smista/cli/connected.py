@@ -23,6 +23,7 @@ from typer.core import TyperCommand
 from smista.cli import interrupts
 from smista.cli.exits import WrongUsage
 from smista.cli.generated import GeneratedCommand, given
+from smista.cli.help import Command
 from smista.cli.options import as_command, collected, expanded, parameters_of
 from smista.cli.output import Output
 from smista.cli.reach import AsJson, Namespace, Reach, Url
@@ -56,7 +57,7 @@ def client_command(
             interrupts.run(_connected(body, reach, first, collected(groups, values)))
 
         as_command(run, [*parameters, *_COMMON], inspect.getdoc(body))
-        app.command(name or body.__name__.replace("_", "-"), cls=cls, epilog=epilog)(run)
+        app.command(name or body.__name__.replace("_", "-"), cls=cls or Command, epilog=epilog)(run)
         return body
 
     return register

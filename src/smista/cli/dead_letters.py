@@ -10,6 +10,7 @@ from smista.cli import messages
 from smista.cli.arguments import Bodies, Filters, IsSure, Limit, Queue
 from smista.cli.completion import queue_names
 from smista.cli.connected import client_command
+from smista.cli.help import Group
 from smista.cli.looking import page_size, show
 from smista.cli.output import Output, confirm
 from smista.cli.progress import progress
@@ -19,7 +20,7 @@ from smista.cli.text import count, preview, shortened
 if TYPE_CHECKING:
     from smista.client import AsyncClient, Message
 
-commands = typer.Typer(help="Dead letters: list, redrive, purge.")
+commands = typer.Typer(cls=Group, help="Dead letters: list, redrive, purge.")
 
 AT_ONCE = 1_000
 """How many one request sends back, so that progress can be shown in between."""
@@ -69,7 +70,8 @@ async def redrive(
     queue: Queue,
     filters: Filters,
     message_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="MESSAGE_ID", help="Only these; all that the filters leave.")
+        list[str] | None,
+        typer.Argument(metavar="MESSAGE_ID", help="Only these; without any, all that the filters leave."),
     ] = None,
     to: Annotated[
         str | None,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smista.cli import dead_letters, interrupts
+from smista.cli.help import Command
 from smista.cli.own_broker import own_broker
 from smista.cli.progress import progress
 from smista.cli.reach import Namespace, Reach, Url
@@ -44,7 +45,7 @@ class Pace:
         return self.orders // POISON_EVERY
 
 
-@commands.command()
+@commands.command(cls=Command)
 def demo(
     context: typer.Context,
     is_fast: Annotated[bool, typer.Option("--fast", help="Fewer orders, no pauses.", show_default=False)] = False,

@@ -12,6 +12,7 @@ from smista.cli.arguments import Exchange, Headers, IsSure, named_values
 from smista.cli.completion import exchange_names, queue_names
 from smista.cli.connected import client_command
 from smista.cli.exits import WrongUsage
+from smista.cli.help import Group
 from smista.cli.options import OptionGroup
 from smista.cli.output import Output, confirm
 from smista.cli.table import Column
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from smista.client import AsyncClient, Binding, RouteStep
 
 commands = typer.Typer()
-exchange_commands = typer.Typer(help="Exchanges: declare, delete.")
+exchange_commands = typer.Typer(cls=Group, help="Exchanges: declare, delete.")
 
 COLUMNS = [Column(name) for name in ("exchange", "kind", "durable", "auto delete", "internal", "alternate")]
 BINDING_COLUMNS = [Column("exchange"), Column("to"), Column("key"), Column("arguments", is_flexible=True)]

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from smista.cli.help import Command
 from smista.cli.options import as_command
 
 if typing.TYPE_CHECKING:
@@ -29,7 +29,7 @@ def option(name: str, flag: str, help: str, *, metavar: str | None) -> inspect.P
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=None)
 
 
-class GeneratedCommand(TyperCommand):
+class GeneratedCommand(Command):
     """A command with the options of `make_options` beside its own; `given(context)` has their values."""
 
     def make_options(self) -> Iterable[inspect.Parameter]:

@@ -11,12 +11,13 @@ from functools import cached_property
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+
+from smista.cli.help import Command, Group
 
 NAMES = ("archive", "metrics", "triage", "redrive", "replay", "load", "reconcile", "compact", "alerts")
 
 
-class Pipelines(TyperGroup):
+class Pipelines(Group):
     """A group that makes its commands when it is first asked for them."""
 
     @property
@@ -35,11 +36,11 @@ class Pipelines(TyperGroup):
         for name in NAMES:
             module = importlib.import_module(f"smista.spark.pipelines.{name}")
             alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-            alone.command(name)(command(getattr(module, name)))
+            alone.command(name, cls=Command)(command(getattr(module, name)))
             made[name] = typer.main.get_command(alone)
         return made
 
 
 commands = typer.Typer(
-    cls=Pipelines, help="Data pipelines on Spark: archive, metrics, triage, redrive, replay, load, ..."
+    cls=Pipelines, help="Data pipelines on Spark: archive the log, measure it, and move very many messages."
 )

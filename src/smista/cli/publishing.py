@@ -46,7 +46,10 @@ class Input(OptionGroup):
     ] = None
     format: Annotated[
         sources.Format | None,
-        typer.Option("--format", help="What is in there: lines, JSON lines, a JSON array, or one body. By the name."),
+        typer.Option(
+            "--format",
+            help="What is in there: lines, JSON lines, a JSON array, or one body; by the file's name unless given.",
+        ),
     ] = None
 
     def is_single(self) -> bool:
@@ -74,7 +77,9 @@ class Input(OptionGroup):
 class MessageOptions(OptionGroup):
     """What may be said of a message beside its body."""
 
-    priority: Annotated[int | None, typer.Option("--priority", "-p", metavar="NUMBER", help="0 to 255.")] = None
+    priority: Annotated[
+        int | None, typer.Option("--priority", "-p", metavar="NUMBER", help="From 0 to 255; the highest goes first.")
+    ] = None
     delay: Delay = None
     at: Annotated[
         int | None, typer.Option("--at", parser=instant_ms, metavar="INSTANT", help="Deliver it then, not before.")
@@ -85,12 +90,21 @@ class MessageOptions(OptionGroup):
     group: Annotated[str | None, typer.Option(metavar="GROUP", help="Keep the order within this group.")] = None
     dedup_id: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Store it once, however often it is put. Several get ID-1, ID-2, ..."),
+        typer.Option(metavar="ID", help="Store it once, however often it is put. Several get ID-1, ID-2 and so on."),
     ] = None
-    max_retries: Annotated[int | None, typer.Option(metavar="COUNT", help="Instead of the queue's.")] = None
+    max_retries: Annotated[
+        int | None,
+        typer.Option(
+            metavar="COUNT", help="How often to deliver it again after a failure, instead of what the queue says."
+        ),
+    ] = None
     header: Headers = None
-    content_type: Annotated[str | None, typer.Option(metavar="TYPE", help="As application/json, text/plain.")] = None
-    content_encoding: Annotated[str | None, typer.Option(metavar="CODING", help="As gzip.")] = None
+    content_type: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="What the body is, such as application/json or text/plain.")
+    ] = None
+    content_encoding: Annotated[
+        str | None, typer.Option(metavar="CODING", help="How the body is packed, such as gzip.")
+    ] = None
     correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="What it answers or belongs to.")] = None
     reply_to: Annotated[str | None, typer.Option(metavar="QUEUE", help="Where an answer should go.")] = None
     type: Annotated[str | None, typer.Option(metavar="NAME", help="What kind of message it is.")] = None

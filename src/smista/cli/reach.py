@@ -18,9 +18,13 @@ RETRY_FOR_MS = 10_000
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help=f"Where the broker is: {DEFAULT_URL} unless {URL_VARIABLE} says else."),
+    typer.Option(
+        "--url", metavar="URL", help=f"Where the broker is: {DEFAULT_URL} unless {URL_VARIABLE} says otherwise."
+    ),
 ]
-Namespace = Annotated[str | None, typer.Option("--namespace", metavar="NAME", help="The namespace of the names.")]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", metavar="NAME", help="The namespace that the names are in.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", show_default=False)]
 
 

@@ -149,7 +149,7 @@ async def nack(
         bool, typer.Option("--requeue/--dead-letter", help="Retry them, or set them aside at once.")
     ] = True,
     delay: Delay = None,
-    error: Annotated[str, typer.Option(metavar="TEXT", help="Why; shown with dead letters.")] = "",
+    error: Annotated[str, typer.Option(metavar="WORDS", help="Why; shown with dead letters.")] = "",
 ) -> None:
     """Say that deliveries failed: their messages are retried, or become dead letters."""
 

@@ -11,6 +11,7 @@ from smista.cli.arguments import Bodies, Filters, Limit, MessageIds, Queue
 from smista.cli.connected import client_command
 from smista.cli.durations import duration_ms, instant_ms, shown_instant
 from smista.cli.exits import WrongUsage
+from smista.cli.help import Group
 from smista.cli.looking import page_size, show
 from smista.cli.output import Output
 from smista.cli.table import Column, Row
@@ -19,7 +20,7 @@ from smista.cli.text import count, preview
 if TYPE_CHECKING:
     from smista.client import AsyncClient, Message
 
-commands = typer.Typer(help="Scheduled messages: list, change, cancel.")
+commands = typer.Typer(cls=Group, help="Scheduled messages: list, change, cancel.")
 
 COLUMNS = [
     Column("id"),

@@ -20,6 +20,19 @@ from smista.cli.output import forget_broken_pipe, note
 EPILOG = "Flags win over SMISTA_* variables, those over the file. SIGTERM and Ctrl-C stop it in order, twice at once."
 
 
+NAMED = {
+    "data": "FOLDER",
+    "host": "ADDRESS",
+    "allowed_hosts": "NAME,NAME",
+    "allowed_origins": "URL,URL",
+    "sqs_account": "DIGITS",
+    "sqs_region": "REGION",
+    "sqs_access_keys": "KEY:SECRET,KEY:SECRET",
+    "sqs_actions_off": "ACTION,ACTION",
+}
+UNITS = {"_port": "PORT", "_bytes": "BYTES", "_bytes_max": "BYTES", "_bytes_min": "BYTES", "_ms": "MS", "_s": "SECONDS"}
+
+
 class ServeCommand(GeneratedCommand):
     def make_options(self) -> Iterator[inspect.Parameter]:
         from smista.server.settings import ServerSettings, flag, variable
@@ -29,7 +42,7 @@ class ServeCommand(GeneratedCommand):
         hints = typing.get_type_hints(ServerSettings)
         for name in _ordered(ServerSettings):
             said = [meanings.get(name, ""), f"Default {_shown(getattr(defaults, name))}; variable {variable(name)}."]
-            yield option(name, flag(name), " ".join(filter(None, said)), metavar=_metavar(hints[name]))
+            yield option(name, flag(name), " ".join(filter(None, said)), metavar=_metavar(name, hints[name]))
 
 
 commands = typer.Typer()
@@ -44,12 +57,13 @@ def serve(
 ) -> None:
     """Run a broker until it is told to stop.
 
-    When it is ready, it prints a line for each door: `http listening on http://127.0.0.1:9324`.
+    When it is ready, it prints a line for each listener: `http listening on http://127.0.0.1:9324`.
     """
     from smista.server.settings import load
 
     settings = load(given(context), os.environ, config)
     # Loaded after the settings were checked, so that a wrong flag is answered at once.
+    from smista.server import strays
     from smista.server.serve import run
 
     strays.catch()
@@ -69,7 +83,6 @@ def announce(line: str, *, is_json: bool = False) -> None:
         else:
             note(f"{why} It was: {line}")
 
-    from smista.server import strays
 
 def _ordered(struct: type[Any]) -> list[str]:
     """The fields of the class itself before those it inherits: where it listens before how its log is kept."""
@@ -104,10 +117,16 @@ def _shown(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def _metavar(kind: Any) -> str | None:
+def _metavar(name: str, kind: Any) -> str | None:
+    """What stands for the value: the unit where the name has one. None for a switch."""
     if kind is bool:
         return None
     if typing.get_origin(kind) is typing.Literal:
-        return "[" + "|".join(typing.get_args(kind)) + "]"
+        return "|".join(typing.get_args(kind))
+    if name in NAMED:
+        return NAMED[name]
+    for ending, unit in UNITS.items():
+        if name.endswith(ending):
+            return unit
     kinds = [each for each in typing.get_args(kind) if each is not type(None)] or [kind]
-    return {int: "INTEGER", float: "NUMBER"}.get(kinds[0], "TEXT")
+    return "NUMBER" if kinds[0] in (int, float) else "VALUE"

@@ -179,7 +179,9 @@ def _metavar(name: str, kind: Any) -> str | None:
     if name.endswith("_ms"):
         said = "DURATION"
     elif issubclass(main, enum.Enum):
-        return "[" + "|".join(member.value for member in main) + "]"
+        return "|".join(member.value for member in main)
+    elif name.endswith(("_bytes", "_bytes_max")):
+        said = "BYTES"
     else:
-        said = {int: "INTEGER", float: "NUMBER"}.get(main, "NAME")
+        said = {int: "NUMBER", float: "NUMBER"}.get(main, "NAME")
     return f"{said}|{NONE}" if rest else said

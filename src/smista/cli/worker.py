@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from smista.cli.exits import WrongUsage
+from smista.cli.help import Command
 from smista.cli.reach import Reach
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 
-@commands.command()
+@commands.command(cls=Command)
 def worker(
     context: typer.Context,
     name: Annotated[
@@ -41,8 +42,8 @@ def worker(
     """
     from smista.client.address import stream_url
     from smista.core.errors import InvalidArgument
-    from smista.server.logs import configure
     from smista.server import strays
+    from smista.server.logs import configure
 
     reach = Reach(url).under(context)
     if reach.namespace is not None:
@@ -53,8 +54,8 @@ def worker(
     except InvalidArgument as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
     configure(log_level, log_format)
-    if is_reloaded:
     strays.catch()
+    if is_reloaded:
         from smista.client.reload import run
 
         again = [sys.executable, "-m", "smista", "worker", name, "--log-level", log_level, "--log-format", log_format]

@@ -13,9 +13,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     resident_bytes_max: int = 512 * MIB
     """Bodies beyond this many bytes stay in the log until their turn comes."""
     log_retention_ms: int = 3_600_000
-    """Blocks younger than this are kept for readers of the log, as long as ..."""
+    """Blocks younger than this are kept for readers of the log, as far as `log_retention_bytes` allows."""
     log_retention_bytes: int = 256 * MIB
-    """... the log is not larger than this and the disk is not nearly full."""
+    """Nothing is kept for readers of the log while it is larger than this, or the disk is nearly full."""
     log_slack_bytes: int = 8 * MIB
     """How much dead weight the log may carry before it is reclaimed, beside as much as is alive."""
     block_bytes_max: int = MIB // 4
@@ -26,7 +26,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     disk_free_bytes_min: int = 128 * MIB
     """Publishes are refused when less is free. Below a quarter more, nothing is kept for readers of the log."""
     memory_bytes_max: int | None = None
-    """Publishes are refused when the broker holds more in memory; None for half of what the machine has, or of what its
+    """Publishes are refused when the broker holds more in memory; none for half of what the machine has, or of what its
     cgroup lets this process have."""
     claim_session_ms: int = 15_000
     """How long a session that is not seen any more keeps others from claiming under its consumer's name."""

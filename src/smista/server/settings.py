@@ -92,9 +92,9 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     """Origins whose web pages may use this broker from a browser, such as https://app.example.com, or * for any. All
     others are answered 403, except the broker's own page."""
     sqs_account: str = "000000000000"
-    """The account whose SQS queues are those of the other doors, in `sqs_region`: 12 digits."""
+    """The account whose SQS queues are those of the other protocols, in `sqs_region`: 12 digits."""
     sqs_region: str = "us-east-1"
-    """The region whose SQS queues are those of the other doors."""
+    """The region whose SQS queues are those of the other protocols."""
     sqs_region_urls: bool = False
     """Name the region in the URL of every SQS queue, not only outside `sqs_region`."""
     sqs_access_keys: str | None = None

@@ -120,10 +120,11 @@ _COMMON = [
     ),
     _parameter(
         "namespace",
-        Annotated[str | None, typer.Option("--namespace", metavar="NAME", help="The namespace of the names.")],
+        Annotated[str | None, typer.Option("--namespace", metavar="NAME", help="The namespace that the names are in.")],
     ),
     _parameter(
-        "master", Annotated[str | None, typer.Option("--master", metavar="URL", help="Spark's master: local[2], ...")]
+        "master",
+        Annotated[str | None, typer.Option("--master", metavar="URL", help="Spark's master, such as local[2].")],
     ),
     _parameter(
         "conf",
@@ -140,7 +141,12 @@ _COMMON = [
         "interval",
         Annotated[
             int | None,
-            typer.Option("--interval", parser=duration_ms, metavar="DURATION", help="Go on, so often; 10s."),
+            typer.Option(
+                "--interval",
+                parser=duration_ms,
+                metavar="DURATION",
+                help="Go on, and look so often; every 10s with --continuous alone.",
+            ),
         ],
     ),
     _parameter("as_json", Annotated[bool, typer.Option("--json", help="Print JSON.", show_default=False)], False),

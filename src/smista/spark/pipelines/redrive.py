@@ -69,7 +69,9 @@ def redrive(
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="With this header. Repeatable.")
     ] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="All there are; said so because nothing else is.")] = False,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="All there are. Needed where no other option says which.")
+    ] = False,
     to: Annotated[str | None, typer.Option("--to", metavar="QUEUE", help="To this queue, not where they died.")] = None,
     cap: Annotated[int, typer.Option("--cap", metavar="COUNT", min=1, help="At most so many, the oldest.")] = CAP,
     rate: Annotated[

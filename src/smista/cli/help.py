@@ -1,0 +1,78 @@
+"""What `--help` says, and how: in words for whoever runs a command, not for whoever wrote it.
+
+typer shows Python's types (`QUEUE <str>`), its own way to write a range (`x>=1`), and cuts what a command does where a
+list has no room for it. Here a type is left out where the name says enough, a range is said in words, and a long line
+goes on in the next.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+_CHOICES = re.compile(r"<([^<>|]+(?:\|[^<>|]+)+)>")
+_BESIDE = re.compile(r"  \[(.*)\]$", re.DOTALL)
+_LEAST, _MOST, _BETWEEN = re.compile(r"x>=(\S+)"), re.compile(r"x<=(\S+)"), re.compile(r"(\S+)<=x<=(\S+)")
+
+
+class _Plain:
+    """What commands and groups of them have in common."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]  # of the class beside this one
+        return [re.sub(r"^\{(.*)\}", r"\1", piece) for piece in pieces]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        parameters: list[Any] = self.get_params(ctx)  # type: ignore[attr-defined]  # of the class beside this one
+        for kind, title in (("argument", "Arguments"), ("option", "Options")):
+            records = [
+                plain(record, is_argument=kind == "argument")
+                for parameter in parameters
+                if parameter.param_type_name == kind and (record := parameter.get_help_record(ctx)) is not None
+            ]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class Command(_Plain, TyperCommand):
+    pass
+
+
+class Group(_Plain, TyperGroup):
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        self.write_commands(formatter, "Commands", list(self.commands))
+
+    def write_commands(self, formatter: Any, title: str, names: list[str]) -> None:
+        """A list of these commands, each with its first sentence, whole."""
+        width = max(map(len, self.commands))
+        with formatter.section(title):
+            formatter.write_dl([(name.ljust(width), first_sentence(self.commands[name])) for name in names])
+
+
+def first_sentence(command: Any) -> str:
+    sentence: str = command.get_short_help_str(limit=1_000)
+    return sentence
+
+
+def plain(record: tuple[str, str], *, is_argument: bool) -> tuple[str, str]:
+    """A parameter's name and help, as typer puts them, in plain words."""
+    name, help = record
+    name = name.partition(" <")[0] if is_argument else _CHOICES.sub(r"\1", name)
+    return name, _BESIDE.sub(lambda found: f"  [{_beside(found[1])}]", help)
+
+
+def _beside(text: str) -> str:
+    """What stands in brackets behind an option's help."""
+    said = []
+    for part in text.split("; "):
+        part = re.sub(r"^default: \((.*)\)$", r"default: \1", part)
+        part = _BETWEEN.sub(r"\1 to \2", part)
+        said.append(_MOST.sub(r"at most \1", _LEAST.sub(r"at least \1", part)))
+    return "; ".join(said)
