@@ -170,3 +170,17 @@ def test_many_leases_that_come_and_go_do_not_make_the_calendar_grow() -> None:
 def test_an_empty_calendar_asks_for_nothing() -> None:
     calendar = Calendar()
     assert (calendar.next_ms(), calendar.is_behind(START_MS), calendar.pop_due(START_MS, 9)) == (None, False, [])
+
+
+def test_what_has_become_empty_is_given_up_and_the_rest_still_comes() -> None:
+    calendar = Calendar()
+    alarms = [Alarm(number) for number in range(100)]
+    for alarm in alarms:
+        far_ms = DAY_MS if alarm.sequence % 2 else 0
+        calendar.add(alarm, START_MS + far_ms + alarm.sequence * TICK_MS, START_MS)
+    for alarm in alarms[:-4]:
+        calendar.remove(alarm)
+    calendar.shrink()
+    assert len(calendar._ticks) + len(calendar._coarse) <= 4
+    run(calendar, until_ms=START_MS + 2 * DAY_MS)
+    assert [len(alarm.rang_at_ms) for alarm in alarms] == [0] * 96 + [1] * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -116,3 +117,24 @@ def test_many_at_once_is_as_one_after_the_other(steps: list[tuple[bool, set[int]
         assert dict(numbers.items()) == plain
         assert len(numbers) == len(plain)
         assert all(numbers.get(key) == plain.get(key) for key in range(1, 61))
+
+
+def test_a_table_gives_up_the_room_of_what_is_gone() -> None:
+    numbers: Table[str] = Table()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "CHUNK", 16_384)
+        for key in range(20_000):
+            numbers[key] = str(key)
+        for key in range(19_990):
+            del numbers[key]
+    before = sum(map(sys.getsizeof, chunks_of(numbers)))
+    numbers.shrink()
+    assert sum(map(sys.getsizeof, chunks_of(numbers))) < before / 10
+    assert dict(numbers.items()) == {key: str(key) for key in range(19_990, 20_000)}
+
+
+def test_a_table_that_is_full_stays_as_it_is() -> None:
+    numbers = Table({key: str(key) for key in range(1000)})
+    before = chunks_of(numbers)
+    numbers.shrink()
+    assert all(after is chunk for after, chunk in zip(chunks_of(numbers), before, strict=True))

@@ -45,6 +45,11 @@ def test_the_broker_gets_its_own_settings() -> None:
     assert settings.broker() == BrokerSettings(body_bytes_max=7, watch_interval_s=2.0)
 
 
+def test_a_broker_in_memory_keeps_nothing_for_readers_who_cannot_come() -> None:
+    settings = load({"memory": True}, {"SMISTA_LOG_RETENTION_MS": "1000"}, None)
+    assert settings.broker() == BrokerSettings(log_retention_ms=0, log_retention_bytes=0)
+
+
 def test_a_variable_names_the_file_unless_a_flag_does(file: Path, tmp_path: Path) -> None:
     file.write_text("http_port = 1")
     other = tmp_path / "other.toml"

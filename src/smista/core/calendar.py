@@ -103,6 +103,13 @@ class Calendar:
                 self._due = None
         return due
 
+    def shrink(self) -> None:
+        """Give up what has become empty; it would stay until its time comes, else."""
+        self._ticks = {key: bucket for key, bucket in self._ticks.items() if bucket}
+        self._tick_heap = sorted(self._ticks)
+        self._coarse = {key: bucket for key, bucket in self._coarse.items() if bucket}
+        self._coarse_heap = sorted(self._coarse)
+
     def is_behind(self, now_ms: int) -> bool:
         """Whether there is work left that is due now."""
         next_ms = self.next_ms()

@@ -146,6 +146,11 @@ class Queue:
     def tables(self) -> tuple[Messages, Messages, Messages, Messages]:
         return self.ready, self.scheduled, self.in_flight, self.dead
 
+    def shrink(self) -> None:
+        """Give up the room of messages that are gone."""
+        for table in self.tables():
+            table.shrink()
+
     def find(self, sequence: int) -> Message | None:
         for table in (self.in_flight, self.ready, self.scheduled, self.dead):
             message = table.get(sequence)

@@ -13,6 +13,7 @@ other order splits the chunk it overfills.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections import deque
 from collections.abc import ItemsView, Iterable, Iterator, MutableMapping
@@ -20,6 +21,10 @@ from itertools import chain
 from typing import TypeVar, overload
 
 CHUNK = 16_384
+ROOM_BYTES = 1 << 16
+"""A dict keeps the room of what was taken out of it. So much it may have beside what its entries need."""
+ENTRY_BYTES = 128
+"""What an entry needs, at most: dicts grow in steps."""
 
 _MISSING = object()
 
@@ -149,6 +154,13 @@ class Table(MutableMapping[int, V]):
         while chunks:
             yield from chunks.popleft().values()
 
+    def shrink(self) -> None:
+        """Give up the room of what is gone."""
+        if self._chunks is None:
+            self._only = _shrunk(self._only)
+        else:
+            self._chunks = [_shrunk(chunk) for chunk in self._chunks]
+
     def __iter__(self) -> Iterator[int]:
         return iter(self._only) if self._chunks is None else chain.from_iterable(self._chunks)
 
@@ -196,3 +208,7 @@ class Table(MutableMapping[int, V]):
         if len(self._chunks) <= 1:
             self._only = self._chunks[0] if self._chunks else {}
             self._chunks = self._starts = None
+
+
+def _shrunk(entries: dict[int, V]) -> dict[int, V]:
+    return dict(entries) if sys.getsizeof(entries) > ROOM_BYTES + ENTRY_BYTES * len(entries) else entries

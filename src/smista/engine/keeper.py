@@ -17,6 +17,7 @@ from smista.core.state import BrokerState
 from smista.engine.clock import Clock
 from smista.engine.commit import Committer
 from smista.engine.measures import KeptFor, LogMeasures, LogRange, LogSpace
+from smista.engine.memory import MemoryReturn
 from smista.engine.notices import Notices
 from smista.engine.paging import Paging
 from smista.engine.pressure import Pressure, half_of_memory
@@ -102,6 +103,7 @@ class Keeper:
         self._is_awaited = False
         """Somebody waits for the block that is being filled."""
         self._lazy_timer: asyncio.TimerHandle | None = None
+        self._memory_return = MemoryReturn(state)
         self._watch_timer = self._loop.call_later(0, self._look_around)
         note_opened(self.recorder, state, clock)
 
@@ -399,6 +401,8 @@ class Keeper:
             return
         self._judge()
         self._reclaim_if_worth()
+        if self._memory_return.is_due(self.held_bytes()):
+            self._spawn(self._memory_return.give_back())
         self._watch_timer = self._loop.call_later(self._settings.watch_interval_s, self._look_around)
 
     def _full(self) -> None:

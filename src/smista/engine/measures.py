@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
+from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -61,7 +62,8 @@ class Histogram:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
+        # Numbers of their own would stay among the messages that came with them, see `kept_blocks`.
+        self._counts = array("q", bytes(8 * (len(bounds) + 1)))
         self._total: float = 0
 
     def add(self, value: float, count: int = 1) -> None:

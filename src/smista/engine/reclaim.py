@@ -11,15 +11,12 @@ needed: a disk that is full must not stay full of what nobody has to keep.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
-from typing import NamedTuple
-
 from smista.core.declaring import lasting_bindings
 from smista.core.message import Message
 from smista.core.state import BrokerState
 from smista.engine.claim_records import ClaimantRecord, CommitRecord
 from smista.engine.clock import Clock
+from smista.engine.kept_blocks import Kept, KeptBlocks
 from smista.engine.measures import KeptFor, LogSpace
 from smista.engine.recorder import (
     BindingRecord,
@@ -36,14 +33,6 @@ from smista.log.records import Kind, Record
 SLACK_BYTES = 8 << 20
 SLACK_BYTES_WANTED = 1 << 20
 """... while space is wanted: less would have declarations written again and again for next to nothing."""
-
-
-class Kept(NamedTuple):
-    """One block of the log."""
-
-    position: int
-    size_bytes: int
-    at_ms: int
 
 
 class Reclaimer:
@@ -63,7 +52,7 @@ class Reclaimer:
         self._retention_ms = retention_ms
         self._retention_bytes = retention_bytes
         self._slack_bytes = slack_bytes
-        self._blocks: deque[tuple[int, int, int]] = deque()
+        self._blocks = KeptBlocks()
         self.total_bytes = 0
         self._pass_end = 0
         self._lasting_bytes = 0
@@ -72,24 +61,22 @@ class Reclaimer:
         """Whether publishing wants the space more than readers of the log do."""
 
     def block_written(self, position: int, size: int, at_ms: int) -> None:
-        self._blocks.append((position, size, at_ms))
+        self._blocks.append(position, size, at_ms)
         self.total_bytes += size
 
     def kept(self, end: int) -> tuple[Kept, Kept] | None:
         """The oldest block that is kept and the last one below position `end`; None where there is none."""
-        if not self._blocks or self._blocks[0][0] >= end:
-            return None
-        last = next(block for block in reversed(self._blocks) if block[0] < end)
-        return Kept(*self._blocks[0]), Kept(*last)
+        last = self._blocks.last_below(end)
+        return None if last is None else (self._blocks.first(), last)
 
     def first_since(self, at_ms: int) -> int | None:
         """The position of the first block written at or after that time; None where all are older."""
-        found = bisect_left(self._blocks, at_ms, key=lambda block: block[2])
-        return self._blocks[found][0] if found < len(self._blocks) else None
+        found = self._blocks.first_since(at_ms)
+        return None if found is None else found.position
 
     def next_block(self) -> int | None:
         """The position of the oldest block, if it should go; None while there is no need."""
-        return self._blocks[0][0] if self.kept_for() is None else None
+        return self._blocks.first().position if self.kept_for() is None else None
 
     def kept_for(self) -> KeptFor | None:
         """Why the oldest block stays; None where it should go. The one place where that is decided."""
@@ -97,7 +84,7 @@ class Reclaimer:
             return KeptFor.LAST_BLOCK
         if self.total_bytes <= self.needed_bytes + self._spare_bytes:
             return KeptFor.NEED
-        at_ms = self._blocks[0][2]
+        at_ms = self._blocks.first().at_ms
         is_young = self.total_bytes <= self._retention_bytes and self._clock.now_ms() - at_ms < self._retention_ms
         return KeptFor.RETENTION if is_young and not self.is_space_wanted else None
 
@@ -122,13 +109,13 @@ class Reclaimer:
             needed_bytes=min(self.needed_bytes, self.total_bytes),
             spare_bytes=self._spare_bytes,
             kept_for=KeptFor.RECLAIMING if reason is None else reason,
-            oldest_at_ms=self._blocks[0][2] if self._blocks else None,
+            oldest_at_ms=self._blocks.first().at_ms if self._blocks else None,
             retention_ms=0 if self.is_space_wanted else self._retention_ms,
             retention_bytes=0 if self.is_space_wanted else self._retention_bytes,
         )
 
     def begin_pass(self) -> None:
-        self._pass_end = self._blocks[-1][0]
+        self._pass_end = self._blocks.last().position
 
     def is_pass_over(self, position: int) -> bool:
         """Whether everything that was there when the pass began has been looked at. All that is left is needed then,
@@ -143,7 +130,7 @@ class Reclaimer:
 
     def dropped(self, position: int) -> None:
         """The oldest block is given up: nothing in it is needed any more."""
-        oldest, size, _ = self._blocks.popleft()
+        oldest, size, _ = self._blocks.drop_first()
         assert oldest == position
         self.total_bytes -= size
         self._recorder.give_up(position)

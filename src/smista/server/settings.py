@@ -114,7 +114,11 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
         return {key: secret for key, _, secret in pairs}
 
     def broker(self) -> BrokerSettings:
-        return BrokerSettings(**{name: getattr(self, name) for name in BrokerSettings.__struct_fields__})
+        settings = BrokerSettings(**{name: getattr(self, name) for name in BrokerSettings.__struct_fields__})
+        if self.memory:
+            # No other process can read such a log: what is kept for readers would only take memory.
+            settings = msgspec.structs.replace(settings, log_retention_ms=0, log_retention_bytes=0)
+        return settings
 
 
 _NAMES = tuple[str, ...] | None
