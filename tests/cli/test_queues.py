@@ -45,6 +45,11 @@ def test_declare_with_other_settings_is_refused_with_the_brokers_sentence(smista
     assert "[queue_differs]" in done.err
 
 
+def test_declare_may_take_a_queue_as_it_is(smista: Smista, queue: str) -> None:
+    done = smista("declare", queue, "--max-retries", "9", "--if-exists", "keep")
+    assert (done.code, done.out) == (0, f"Queue {queue} was there already.\n")
+
+
 def test_declare_takes_every_kind_of_setting(smista: Smista, name: str) -> None:
     smista(
         *("declare", name, "--lease", "1m", "--max-retries", "none", "--retry-jitter", "0.5", "--dead-letter", "park"),

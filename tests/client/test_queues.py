@@ -100,3 +100,13 @@ async def test_a_namespace_has_queues_of_its_own(broker_url: str, client: AsyncC
         async with tenant.subscribe(orders) as subscription:
             assert (await anext(subscription)).body == b"theirs"
     assert (await client.stats(orders)).ready == 0
+
+
+async def test_declaring_may_take_what_an_operator_has_altered(client: AsyncClient, queue: str) -> None:
+    await client.declare_queue(queue, max_retries=5)
+    await client.alter_queue(queue, max_retries=7)
+    assert await client.declare_queue(queue, if_exists="keep", max_retries=5) is False
+    assert await client.create_queue(queue, if_exists="keep") is False
+    assert (await client.queue_settings(queue)).max_retries == 7
+    with pytest.raises(QueueDiffers, match="if_exists keep"):
+        await client.declare_queue(queue, if_exists="same", max_retries=5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from smista.core.declaring import alter_queue, bind, declare_exchange
+from smista.core.declaring import alter_queue, bind, declare_exchange, declare_queue
 from smista.core.errors import (
     DeadLetterCycle,
     InvalidArgument,
@@ -19,7 +19,7 @@ from smista.core.errors import (
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeReserved, ExchangeSettings
 from smista.core.fan_out import publish_to_exchange
 from smista.core.message import Publication
-from smista.core.settings import DEFAULT, QueueSettings
+from smista.core.settings import DEFAULT, IfExists, QueueSettings
 from tests.core import invariants
 from tests.core.bench import LEASE_MS, Bench
 
@@ -38,6 +38,23 @@ def test_declaring_again_with_others_names_every_difference(orders: Bench) -> No
     assert "lease_ms: present 30000, asked for 5" in message
     assert "ordered: present False, asked for True" in message
     assert orders.queue.settings == DEFAULT
+
+
+def test_a_declare_that_takes_what_is_there_leaves_what_an_operator_altered(orders: Bench) -> None:
+    altered = QueueSettings(lease_ms=7)
+    alter_queue(orders.state, orders.queue, altered, now_ms=orders.now_ms)
+    kept = declare_queue(orders.state, "orders", DEFAULT, if_exists=IfExists.KEEP, now_ms=orders.now_ms)
+    assert (kept, kept.settings) == (orders.queue, altered)
+    with pytest.raises(InvalidSettings):
+        declare_queue(orders.state, "orders", QueueSettings(lease_ms=-1), if_exists=IfExists.KEEP, now_ms=orders.now_ms)
+
+
+def test_a_declare_that_takes_what_is_there_makes_what_is_not(orders: Bench) -> None:
+    settings = QueueSettings(lease_ms=7)
+    made = declare_queue(orders.state, "pizzas", settings, if_exists=IfExists.KEEP, now_ms=orders.now_ms)
+    assert made.settings == settings
+    with pytest.raises(InvalidSettings):
+        declare_queue(orders.state, "pasta", QueueSettings(lease_ms=-1), if_exists=IfExists.KEEP, now_ms=orders.now_ms)
 
 
 @pytest.mark.parametrize(

@@ -221,8 +221,7 @@ class Importing:
 
     async def _see_that_it_takes(self, queue: str, size: int) -> None:
         if self._is_declared and queue not in self._seen:
-            if queue not in await self._client.queues(prefix=queue):
-                await self._client.declare_queue(queue)
+            if await self._client.declare_queue(queue, if_exists="keep"):
                 self._made.add(queue)
             self._seen.add(queue)
         limit = self._client.frame_bytes_max

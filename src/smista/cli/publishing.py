@@ -154,8 +154,8 @@ async def put(
     One body, several, the lines of a file, or what comes in by standard input.
     """
     source.check()
-    if is_declared and queue not in await client.queues(prefix=queue):
-        await client.declare_queue(queue)
+    if is_declared:
+        await client.declare_queue(queue, if_exists="keep")
     with _advised(options.dedup_id):
         if source.is_single():
             await _put_one(client, output, queue, source, options)

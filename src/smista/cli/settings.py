@@ -8,7 +8,7 @@ import inspect
 import types
 import typing
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -77,9 +77,18 @@ class SettingsCommand(GeneratedCommand):
 
 
 @client_command(commands, cls=SettingsCommand, epilog="The settings are explained in docs/queues.md.")
-async def declare(client: AsyncClient, output: Output, given: dict[str, Any], queue: Queue) -> None:
+async def declare(
+    client: AsyncClient,
+    output: Output,
+    given: dict[str, Any],
+    queue: Queue,
+    if_exists: Annotated[
+        Literal["same", "keep"],
+        typer.Option(help="Where it is there: fail unless it has these settings, or take it as it is."),
+    ] = "same",
+) -> None:
     """Make a queue, or see that it is there with these settings."""
-    is_new = await client.declare_queue(queue, **read_settings(given))
+    is_new = await client.declare_queue(queue, if_exists=if_exists, **read_settings(given))
     output.say(
         f"Queue {queue} is declared." if is_new else f"Queue {queue} was there already.", queue=queue, created=is_new
     )

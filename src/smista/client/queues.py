@@ -18,7 +18,17 @@ from smista.client.answers import (
     Settings,
 )
 from smista.client.calls import Calls
-from smista.core.settings import Backoff, DeadLetterMode, DeduplicationScope, Overflow, PriorityPolicy, QueueSettings
+from smista.core.settings import (
+    Backoff,
+    DeadLetterMode,
+    DeduplicationScope,
+    IfExists,
+    Overflow,
+    PriorityPolicy,
+    QueueSettings,
+)
+
+Existing = IfExists | Literal["same", "keep"]
 
 
 class SettingsGiven(TypedDict, total=False):
@@ -66,24 +76,37 @@ class SettingsGiven(TypedDict, total=False):
 
 class QueueCalls(Calls):
     async def declare_queue(
-        self, name: str, settings: QueueSettings | None = None, **given: Unpack[SettingsGiven]
+        self,
+        name: str,
+        settings: QueueSettings | None = None,
+        *,
+        if_exists: Existing = IfExists.SAME,
+        **given: Unpack[SettingsGiven],
     ) -> bool:
         """Make a queue, or see that it is there with these settings; returns whether it is new.
 
         Settings come as a `QueueSettings`, by name, or both, in which case the names win. Raises `QueueDiffers` when
-        the queue is there with others.
+        the queue is there with others; with `if_exists="keep"` it is taken as it is, since an operator may have
+        altered it.
         """
-        said = _said(settings, given)
-        created = await self._ask("queue.declare", Created, is_repeatable=True, queue=name, settings=said)
-        return created.created
+        return await self._declare("queue.declare", name, _said(settings, given), if_exists)
 
     async def create_queue(
-        self, name: str, settings: QueueSettings | None = None, **given: Unpack[SettingsGiven]
+        self,
+        name: str,
+        settings: QueueSettings | None = None,
+        *,
+        if_exists: Existing = IfExists.SAME,
+        **given: Unpack[SettingsGiven],
     ) -> bool:
         """As `declare_queue`, with the defaults of the Synap specification: priorities 0 to 9, 5 where none is given,
         and at most 100,000 messages."""
-        said = _said(settings, given)
-        created = await self._ask("queue.create", Created, is_repeatable=True, queue=name, settings=said)
+        return await self._declare("queue.create", name, _said(settings, given), if_exists)
+
+    async def _declare(self, command: str, name: str, settings: dict[str, Any], if_exists: str) -> bool:
+        created = await self._ask(
+            command, Created, is_repeatable=True, queue=name, settings=settings, if_exists=str(if_exists)
+        )
         return created.created
 
     async def alter_queue(self, name: str, **given: Unpack[SettingsGiven]) -> QueueSettings:

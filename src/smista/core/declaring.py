@@ -1,7 +1,8 @@
 """Declaring, changing and deleting queues, exchanges and bindings; purging and pausing.
 
 Declaring again what is there already, with the same settings, is fine and changes nothing; with others it is an error
-that names the difference.
+that names the difference. Whoever does not mind how a queue is set, since an operator may have altered it, says so
+(`IfExists.KEEP`) and takes what is there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from smista.core.errors import DeadLetterCycle, InvalidArgument, QueueDiffers, Q
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings
 from smista.core.limits import is_over
 from smista.core.queue import Queue
-from smista.core.settings import DEFAULT, QueueSettings, check_name, check_settings, differences
+from smista.core.settings import DEFAULT, IfExists, QueueSettings, check_name, check_settings, differences
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState, Namespace
 
 
@@ -23,6 +24,7 @@ def declare_queue(
     name: str,
     settings: QueueSettings = DEFAULT,
     *,
+    if_exists: IfExists = IfExists.SAME,
     namespace: str = DEFAULT_NAMESPACE,
     now_ms: int,
 ) -> Queue:
@@ -33,10 +35,13 @@ def declare_queue(
     space = state.namespaces.get(namespace)
     present = None if space is None else space.queues.get(name)
     if present is not None:
-        if not is_same(present.settings, settings):
+        if if_exists is IfExists.KEEP:
+            # A mistake is one, though nothing would come of it here.
+            check_settings(settings)
+        elif not is_same(present.settings, settings):
             raise QueueDiffers(
                 f"Queue {name!r} is declared already, with other settings ({'; '.join(_named(present, settings))}); "
-                "declare it with the present ones, alter it, or delete it first."
+                "declare it with the present ones, take it as it is (if_exists keep), alter it, or delete it first."
             )
         present.used_at_ms = now_ms
         return present

@@ -48,6 +48,13 @@ class DeduplicationScope(enum.StrEnum):
     GROUP = "group"
 
 
+class IfExists(enum.StrEnum):
+    """What declaring a queue does where one of that name is there."""
+
+    SAME = "same"  # nothing, if it has these settings; else it is refused
+    KEEP = "keep"  # nothing: the queue stays as it is, whatever its settings
+
+
 class QueueSettings(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True, dict=True
 ):

@@ -4,7 +4,15 @@ from smista.core.browsing import Filter, Page
 from smista.core.counters import QueueStats
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings, Route
 from smista.core.message import FOREVER_MS, Envelope, Publication, Reason, Receipt, State
-from smista.core.settings import Backoff, DeadLetterMode, DeduplicationScope, Overflow, PriorityPolicy, QueueSettings
+from smista.core.settings import (
+    Backoff,
+    DeadLetterMode,
+    DeduplicationScope,
+    IfExists,
+    Overflow,
+    PriorityPolicy,
+    QueueSettings,
+)
 from smista.engine.broker import Broker
 from smista.engine.consumers import CreditPool, Subscription
 from smista.engine.delivery import Delivery, Published
@@ -28,6 +36,7 @@ __all__ = [
     "ExchangeKind",
     "ExchangeSettings",
     "Filter",
+    "IfExists",
     "KeptFor",
     "LogSpace",
     "Overflow",

@@ -9,7 +9,7 @@ from smista.core.claims import claimants
 from smista.core.counters import QueueStats
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings, Route, explain, route
 from smista.core.message import Receipt
-from smista.core.settings import DEFAULT, QueueSettings
+from smista.core.settings import DEFAULT, IfExists, QueueSettings
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.staging import StagingBroker
 
@@ -18,17 +18,30 @@ class DeclaringBroker(StagingBroker):
     # -- queues -------------------------------------------------------------------------------------------------------
 
     async def declare_queue(
-        self, name: str, settings: QueueSettings = DEFAULT, *, namespace: str = DEFAULT_NAMESPACE
+        self,
+        name: str,
+        settings: QueueSettings = DEFAULT,
+        *,
+        if_exists: IfExists = IfExists.SAME,
+        namespace: str = DEFAULT_NAMESPACE,
     ) -> None:
-        self.declare_queue_now(name, settings, namespace=namespace)
+        """Make a queue, or see that it is there: with these settings, or by `if_exists` with whatever it has."""
+        self.declare_queue_now(name, settings, if_exists=if_exists, namespace=namespace)
         await self._keeper.durable()
 
     def declare_queue_now(
-        self, name: str, settings: QueueSettings = DEFAULT, *, namespace: str = DEFAULT_NAMESPACE
+        self,
+        name: str,
+        settings: QueueSettings = DEFAULT,
+        *,
+        if_exists: IfExists = IfExists.SAME,
+        namespace: str = DEFAULT_NAMESPACE,
     ) -> int:
         """The queue's number, which stays its own: another queue of its name, later, has another."""
         now_ms = self._enter()
-        queue = declaring.declare_queue(self._state, name, settings, namespace=namespace, now_ms=now_ms)
+        queue = declaring.declare_queue(
+            self._state, name, settings, if_exists=IfExists(if_exists), namespace=namespace, now_ms=now_ms
+        )
         self._after()
         return queue.number
 

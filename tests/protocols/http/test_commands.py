@@ -74,6 +74,15 @@ def test_creating_again_is_fine_with_the_same_settings_and_refused_with_others(c
     assert "default_priority: present 5, asked for 4" in refusal.message
 
 
+def test_creating_may_take_a_queue_as_it_is(caller: Caller, tasks: str) -> None:
+    for command in ("queue.create", "queue.declare"):
+        kept = caller.call(command, queue=tasks, settings={"max_retries": 99}, if_exists="keep")
+        assert kept["created"] is False
+    assert caller.call("queue.settings", queue=tasks)["settings"]["max_retries"] == 3
+    refusal = caller.refused("queue.declare", queue=tasks, if_exists="replace")
+    assert (refusal.status, refusal.code) == (400, "invalid_request")
+
+
 def test_publish_answers_the_id_and_the_position(caller: Caller, tasks: str) -> None:
     first = caller.call("queue.publish", queue=tasks, message=MESSAGE, priority=8, headers={"source": "web-app"})
     assert first.keys() == {"message_id", "position"}

@@ -45,6 +45,8 @@ def test_put_makes_a_queue_and_finds_it_there_the_second_time(caller: Caller) ->
     found = caller.rest("PUT", "queues", name, fields={"max_retries": 1})
     assert (found.status, found.value["created"]) == (200, False)
     assert caller.rest("PUT", "queues", name).refusal[:2] == (409, "queue_differs")
+    kept = caller.rest("PUT", "queues", name, if_exists="keep")
+    assert (kept.status, kept.value["created"]) == (200, False)
     assert caller.rest("PUT", "queues", new_name("rest")).status == 201
 
 

@@ -250,7 +250,11 @@ def _parameters(route: Route, schema: Schema) -> list[dict[str, Any]]:
         {"name": name, "in": "path", "required": True, "schema": _path_schema(properties[name])}
         for name in route.path_fields
     ]
-    queried = ["namespace"] if route.body != "none" else [name for name in properties if name not in route.path_fields]
+    queried = [name for name in properties if name not in route.path_fields]
+    if route.body == "fields":
+        queried = ["namespace"]
+    elif route.body == "settings":
+        queried.remove("settings")
     required = schema.get("required", [])
     for name in queried:
         parameter: dict[str, Any] = {"name": name, "in": "query", "required": name in required}

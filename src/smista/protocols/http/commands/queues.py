@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from smista.core.checks import RETRIES_MAX
 from smista.core.counters import QueueStats
 from smista.core.errors import InvalidSettings, QueueNotFound
-from smista.core.settings import DeadLetterMode, QueueSettings
+from smista.core.settings import DeadLetterMode, IfExists, QueueSettings
 from smista.engine import Broker
 from smista.protocols import queue_annotations
 from smista.protocols.http.commands.base import Command, Door, Name, Success, command
@@ -82,6 +82,10 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         }
 
 
+Existing = Literal["same", "keep"]
+"""`IfExists`, as it can stand in a query."""
+
+
 class Created(msgspec.Struct):
     queue: str
     created: bool
@@ -89,12 +93,12 @@ class Created(msgspec.Struct):
     success: bool = True
 
 
-async def declare(broker: Broker, name: str, settings: dict[str, Any], namespace: str) -> Created:
+async def declare(broker: Broker, name: str, settings: dict[str, Any], if_exists: Existing, namespace: str) -> Created:
     is_new = not declared(broker, name, namespace)
     present = () if is_new else broker.queue_settings(name, namespace=namespace).annotations
     if "annotations" in settings:
         settings = {**settings, "annotations": queue_annotations.given_by_others(settings["annotations"], present)}
-    await broker.declare_queue(name, QueueSettings(**settings), namespace=namespace)
+    await broker.declare_queue(name, QueueSettings(**settings), if_exists=IfExists(if_exists), namespace=namespace)
     return Created(name, is_new)
 
 
@@ -109,6 +113,7 @@ class CreateQueue(Command):
     queue_name: Name | None = msgspec.field(default=None, name="name")
     settings: GivenSettings | None = None  # type: ignore[valid-type]  # made by defstruct, which mypy cannot follow
     config: Config | None = None
+    if_exists: Existing = "same"
 
     async def run(self, door: Door) -> Created:
         queue = self.queue or self.queue_name
@@ -117,21 +122,22 @@ class CreateQueue(Command):
         if self.queue is not None and self.queue_name not in (None, self.queue):
             raise InvalidRequest("`queue` and `name` differ; give one of them.")
         settings = (self.config or Config()).settings() | given(self.settings)
-        return await declare(door.broker, queue, settings, self.namespace)
+        return await declare(door.broker, queue, settings, self.if_exists, self.namespace)
 
 
 @command
 class DeclareQueue(Command):
-    """Make a queue, or see that it is there with these settings."""
+    """Make a queue, or see that it is there: with these settings, or with whatever it has."""
 
     name: ClassVar[str] = "queue.declare"
     answer: ClassVar[Any] = Created
 
     queue: Name
     settings: GivenSettings | None = None  # type: ignore[valid-type]  # as above
+    if_exists: Existing = "same"
 
     async def run(self, door: Door) -> Created:
-        return await declare(door.broker, self.queue, given(self.settings), self.namespace)
+        return await declare(door.broker, self.queue, given(self.settings), self.if_exists, self.namespace)
 
 
 class SettingsAnswer(msgspec.Struct):
