@@ -36,6 +36,8 @@ def take(state: BrokerState, now_ms: int, *, with_claims: bool = True, with_bodi
             if exchange.settings.durable and exchange.number:
                 known[f"exchange {exchange.name}"] = (exchange.number, exchange.settings)
         known[f"bindings in {space.name}"] = set(_bindings(space))
+        for policy in space.policies:
+            known[f"policy {policy.name} in {space.name}"] = (policy.pattern, policy.priority, policy.settings)
     if with_claims:
         for number, by_name in state.claimants.items():
             claimed = state.queues.get(number)
@@ -76,7 +78,7 @@ def without_claims(snapshot: Snapshot) -> Snapshot:
 
 def _queue(queue: Queue, now_ms: int, *, with_bodies: bool) -> Iterator[tuple[str, object]]:
     name = f"queue {queue.namespace}:{queue.name}"
-    yield name, (queue.number, queue.settings, queue.created_at_ms, queue.is_paused)
+    yield name, (queue.number, queue.declared, queue.settings, queue.policy, queue.created_at_ms, queue.is_paused)
     yield f"{name} bytes", queue.body_bytes
     yield f"{name} counters", {counter: getattr(queue.counters, counter) for counter in _COUNTERS}
     yield f"{name} ready", _table(queue.ready, with_bodies=with_bodies)

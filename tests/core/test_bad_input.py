@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from smista.core import errors, exchanges
-from smista.core.declaring import declare_queue
+from smista.core.declaring import declare_queue, delete_policy
 from smista.core.exchanges import ExchangeNotFound
 from smista.core.message import Publication, Receipt
 from smista.core.settings import QueueSettings
@@ -133,6 +133,12 @@ CASES = [
         "dead_letter_cycle",
         "last -> first -> last",
         lambda bench: bench.declare("last", QueueSettings(dead_letter_queue="first")),
+    ),
+    Case(
+        errors.PolicyNotFound,
+        "policy_not_found",
+        "'missing'",
+        lambda bench: delete_policy(bench.state, "/", "missing", now_ms=bench.now_ms),
     ),
     Case(errors.MessageNotFound, "message_not_found", "'orders'", lambda bench: bench.cancel(10**9)),
     Case(errors.StaleReceipt, "stale_receipt", "'orders'", settle_what_is_over),

@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Callable
 
 from smista.core.message import Message, State
+from smista.core.policies import NOT_BY_POLICY
 from smista.core.settings import differences
 from smista.engine import Binding, Filter, QueueSettings
 from tests.simulation.drawing import TIMES_MS, altered, exchange_settings, queue_settings
 from tests.simulation.steps import step
 from tests.simulation.world import EXCHANGES, KEYS, World
+
+POLICIES = ("first", "second")
 
 
 def _unlike_default(settings: QueueSettings) -> str:
@@ -23,7 +26,7 @@ def declare_queue(world: World, draw: random.Random) -> None:
     name, settings = draw.choice(world.names), queue_settings(world, draw)
     present = world.find(name)
     if present is not None and draw.random() < 0.3:
-        settings = present.settings
+        settings = present.declared
         world.used(present)
     world.note(f"declare {name}: {_unlike_default(settings)}")
     world.call(f"declare {name}", world.broker.declare_queue(name, settings), lambda _: None)
@@ -34,10 +37,29 @@ def alter_queue(world: World, draw: random.Random) -> None:
     name = world.some_queue(draw)
     present = world.find(name)
     if present is not None:
-        settings = altered(world, draw, present.settings)
+        settings = altered(world, draw, present.declared)
+        # Drawn last, so that what is altered in other lives stays what it was.
+        if draw.random() < 0.3:
+            _change_policies(world, draw, name, settings)
+            return
         world.note(f"alter {name}: {_unlike_default(settings)}")
         world.active.pop(present.number, None)
         world.call(f"alter {name}", world.broker.alter_queue(name, settings))
+
+
+def _change_policies(world: World, draw: random.Random, queue: str, settings: QueueSettings) -> None:
+    """Set a policy with some of these settings, or delete one."""
+    name = draw.choice(POLICIES)
+    world.active.clear()
+    if draw.random() < 0.3:
+        world.note(f"delete policy {name}")
+        world.call(f"delete policy {name}", world.broker.delete_policy(name))
+        return
+    fields = draw.sample(sorted(set(QueueSettings.__struct_fields__) - NOT_BY_POLICY), draw.choice((1, 3, 12)))
+    named = {field: getattr(settings, field) for field in fields}
+    pattern, priority = draw.choice((queue, "*", f"{queue[:1]}*")), draw.choice((0, 0, 1))
+    world.note(f"set policy {name} for {pattern}, priority {priority}: {named}")
+    world.call(f"set policy {name}", world.broker.set_policy(name, pattern, named, priority=priority))
 
 
 def _intent(name: str, asked: Counter[str]) -> Callable[[], None]:

@@ -18,6 +18,7 @@ from smista.cli import (
     importing,
     looking,
     pipeline,
+    policies,
     publishing,
     queues,
     receiving,
@@ -44,6 +45,7 @@ EXAMPLES = """Examples:
 SECTIONS = {
     "Running": ["serve", "worker", "demo", "bench"],
     "Queues": ["queues", "declare", "alter", "settings", "stats", "pause", "resume", "purge", "delete", "top", "info"],
+    "Settings for many queues": ["policies", "policy"],
     "Messages": [
         "put",
         "get",
@@ -114,6 +116,7 @@ for family in (
     demo,
     queues,
     settings,
+    policies,
     top,
     publishing,
     receiving,
@@ -127,6 +130,7 @@ app.add_typer(dead_letters.commands, name="dlq")
 app.add_typer(scheduled.commands, name="scheduled")
 app.add_typer(pipeline.commands, name="pipeline")
 app.add_typer(exchanges.exchange_commands, name="exchange")
+app.add_typer(policies.policy_commands, name="policy")
 
 
 @functools.cache

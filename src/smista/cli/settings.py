@@ -7,7 +7,7 @@ import enum
 import inspect
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -67,11 +67,17 @@ MEANINGS = {
 
 
 class SettingsCommand(GeneratedCommand):
+    def names(self) -> Iterable[str]:
+        """The settings it has options for."""
+        return option_kinds()
+
     def make_options(self) -> Iterator[inspect.Parameter]:
         from smista.core.settings import QueueSettings
 
         defaults = QueueSettings()
-        for name, kind in option_kinds().items():
+        kinds = option_kinds()
+        for name in self.names():
+            kind = kinds[name]
             said = f"{MEANINGS.get(name, '')} Default {shown_setting(name, getattr(defaults, name))}."
             yield option(name, flag(name), said.strip(), metavar=_metavar(name, kind))
 
@@ -101,7 +107,7 @@ async def alter(client: AsyncClient, output: Output, given: dict[str, Any], queu
     if not changes:
         raise WrongUsage("No setting is given; name those to change.")
     settings = await client.alter_queue(queue, **changes)
-    said = ", ".join(_written(name, getattr(settings, name)) for name in changes)
+    said = ", ".join(written_setting(name, getattr(settings, name)) for name in changes)
     output.say(f"Queue {queue} now has {said}.", queue=queue, settings=_all(settings))
 
 
@@ -116,7 +122,7 @@ def flag(name: str) -> str:
     return "--" + name.removesuffix("_ms").replace("_", "-")
 
 
-def _written(name: str, value: object) -> str:
+def written_setting(name: str, value: object) -> str:
     """As it stands on a command line."""
     if isinstance(value, bool):
         return flag(name) if value else f"--no-{flag(name).removeprefix('--')}"

@@ -80,6 +80,17 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     """... and how many messages they hold."""
     acked_late_total: int = 0
     """Rows of claims that had expired when they were acknowledged."""
+    policy: str | None = None
+    """The operator's policy that holds for it."""
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """Settings for all queues of a name pattern."""
+
+    name: str = msgspec.field(name="policy")
+    pattern: str
+    priority: int
+    settings: dict[str, Any]
 
 
 class LogSpace(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +166,14 @@ class Route(msgspec.Struct, frozen=True):
 
 class Created(msgspec.Struct):
     created: bool
+
+
+class PolicySet(msgspec.Struct):
+    queues: int
+
+
+class Policies(msgspec.Struct):
+    policies: list[Policy]
 
 
 class Settings(msgspec.Struct):

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from smista.client.exchanges import ExchangeCalls
 from smista.client.looking import LookingCalls
+from smista.client.policies import PolicyCalls
 from smista.client.publisher import Publisher
 from smista.client.publishing import PublishingCalls
 from smista.client.queues import QueueCalls
@@ -34,7 +35,7 @@ _SILENCE_TIMEOUT_S = 5.0
 """When closing, how long a broker may say nothing before it is not waited for any more."""
 
 
-class AsyncClient(QueueCalls, PublishingCalls, ReceivingCalls, LookingCalls, ExchangeCalls):
+class AsyncClient(QueueCalls, PolicyCalls, PublishingCalls, ReceivingCalls, LookingCalls, ExchangeCalls):
     """See the module. All its calls belong to one event loop."""
 
     def __init__(

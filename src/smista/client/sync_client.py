@@ -128,6 +128,10 @@ class Client:
     stats = _waited(AsyncClient.stats)
     info = _waited(AsyncClient.info)
 
+    set_policy = _waited(AsyncClient.set_policy)
+    policies = _waited(AsyncClient.policies)
+    delete_policy = _waited(AsyncClient.delete_policy)
+
     publish = _waited(AsyncClient.publish)
     publish_to_exchange = _waited(AsyncClient.publish_to_exchange)
     send_message = _waited(AsyncClient.send_message)

@@ -89,3 +89,5 @@ class QueueStats(msgspec.Struct, frozen=True):
     wait_ms_average: float
     oldest_age_ms: int
     """Age of the oldest ready message, 0 when there is none."""
+    policy: str | None = None
+    """The operator's policy that holds for it."""

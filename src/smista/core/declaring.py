@@ -1,4 +1,4 @@
-"""Declaring, changing and deleting queues, exchanges and bindings; purging and pausing.
+"""Declaring, changing and deleting queues, exchanges, bindings and policies; purging and pausing.
 
 Declaring again what is there already, with the same settings, is fine and changes nothing; with others it is an error
 that names the difference. Whoever does not mind how a queue is set, since an operator may have altered it, says so
@@ -14,6 +14,7 @@ import msgspec
 from smista.core.errors import DeadLetterCycle, InvalidArgument, QueueDiffers, QueueInUse, QueueNotEmpty
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings
 from smista.core.limits import is_over
+from smista.core.policies import Policy
 from smista.core.queue import Queue
 from smista.core.settings import DEFAULT, IfExists, QueueSettings, check_name, check_settings, differences
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState, Namespace
@@ -38,7 +39,7 @@ def declare_queue(
         if if_exists is IfExists.KEEP:
             # A mistake is one, though nothing would come of it here.
             check_settings(settings)
-        elif not is_same(present.settings, settings):
+        elif not is_same(present.declared, settings):
             raise QueueDiffers(
                 f"Queue {name!r} is declared already, with other settings ({'; '.join(_named(present, settings))}); "
                 "declare it with the present ones, take it as it is (if_exists keep), alter it, or delete it first."
@@ -67,25 +68,37 @@ LINED_UP_ANEW_MAX = 10_000
 
 
 def alter_queue(state: BrokerState, queue: Queue, settings: QueueSettings, *, now_ms: int) -> None:
-    """Give a queue other settings. They hold for what happens from now on; a message keeps the TTL it has."""
+    """Declare a queue otherwise. That holds for what happens from now on; a message keeps the TTL it has. Where a
+    policy names a setting, the policy's holds as before."""
     check_settings(settings)
     if settings.durable != queue.settings.durable:
         raise QueueDiffers(f"Queue {queue.name!r} cannot change between durable and not; declare another one.")
     _check_dead_letter_cycle(state, queue.name, settings, queue.namespace)
-    changed = [name for name in _LINED_UP_BY if getattr(settings, name) != getattr(queue.settings, name)]
+    changed = [name for name in _LINED_UP_BY if getattr(settings, name) != getattr(queue.declared, name)]
     if changed and queue.message_count > LINED_UP_ANEW_MAX:
         raise QueueNotEmpty(
             f"Queue {queue.name!r} holds {queue.message_count} messages; {' and '.join(changed)} can be changed while "
             f"it holds {LINED_UP_ANEW_MAX} at most. Consume or purge it first, or declare another queue."
         )
-    queue.apply_settings(settings, now_ms, is_lined_up_anew=bool(changed))
+    queue.declared = settings
+    _govern(state, queue, is_lined_up_anew=bool(changed), now_ms=now_ms)
+    state.journal.queue_declared(queue)
+
+
+def _govern(state: BrokerState, queue: Queue, *, is_lined_up_anew: bool = False, now_ms: int) -> bool:
+    """Have a queue go on with what its declaration and the policies say now; False where that is what it has."""
+    before = queue.settings
+    settings, queue.policy = state.namespaces[queue.namespace].policies.govern(queue.name, queue.declared)
+    if settings == before and not is_lined_up_anew:
+        return False
+    queue.apply_settings(settings, now_ms, is_lined_up_anew=is_lined_up_anew)
     schedule_check(queue, now_ms)
     if queue.is_watched:
         # A limit may be gone that held those who wait.
         state.woken[queue] = None
-    state.journal.queue_declared(queue)
     if is_over(queue):
         state.crowd(queue)
+    return True
 
 
 def delete_queue(
@@ -148,6 +161,32 @@ def schedule_check(queue: Queue, now_ms: int) -> None:
     queue.calendar.remove(queue)
     if waits:
         queue.calendar.add(queue, min(waits), now_ms)
+
+
+# -- policies ---------------------------------------------------------------------------------------------------------
+
+
+def set_policy(state: BrokerState, namespace: str, policy: Policy, *, now_ms: int) -> list[Queue]:
+    """Put a policy in force, in the place of one of its name; returns the queues that have other settings now."""
+    check_name("namespace", namespace)
+    space = state.open_namespace(namespace)
+    space.policies.check_room(policy.name)
+    state.journal.policy_set(namespace, policy)
+    space.policies.put(policy)
+    return _govern_all(state, space, now_ms)
+
+
+def delete_policy(state: BrokerState, namespace: str, name: str, *, now_ms: int) -> list[Queue]:
+    """As `set_policy`: the queues for which it held have another one now, or what they were declared with."""
+    space = state.namespace(namespace)
+    space.policies.get(name)
+    state.journal.policy_deleted(namespace, name)
+    space.policies.drop(name)
+    return _govern_all(state, space, now_ms)
+
+
+def _govern_all(state: BrokerState, space: Namespace, now_ms: int) -> list[Queue]:
+    return [queue for queue in space.queues.values() if _govern(state, queue, now_ms=now_ms)]
 
 
 # -- exchanges --------------------------------------------------------------------------------------------------------
@@ -218,7 +257,7 @@ def _delete_unused(state: BrokerState, namespace: Namespace, names: Sequence[str
 
 
 def _named(present: Queue, asked: QueueSettings) -> list[str]:
-    return differences(present.settings, asked)
+    return differences(present.declared, asked)
 
 
 def _check_dead_letter_cycle(state: BrokerState, name: str, settings: QueueSettings, namespace: str) -> None:
@@ -236,5 +275,5 @@ def _check_dead_letter_cycle(state: BrokerState, name: str, settings: QueueSetti
                 f"Dead letters would go round in a circle: {' -> '.join(path)}; give one of them another target."
             )
         following = queues.get(target)
-        after = None if following is None else following.settings.dead_letter_queue
+        after = None if following is None else following.declared.dead_letter_queue
         target = None if after == target else after

@@ -14,6 +14,7 @@
     ├── QueueDeleted               the queue went away while somebody waited on it
     ├── QueueInExclusiveUse        another consumer holds the queue alone
     ├── DeadLetterCycle            dead letters would go round in a circle
+    ├── PolicyNotFound
     ├── MessageNotFound
     ├── StaleReceipt               the delivery it names is over
     │   └── LeaseExpired           over because its time ran out
@@ -99,6 +100,10 @@ class QueueInExclusiveUse(BrokerError):
 
 class DeadLetterCycle(BrokerError):
     code: ClassVar[str] = "dead_letter_cycle"
+
+
+class PolicyNotFound(BrokerError):
+    code: ClassVar[str] = "policy_not_found"
 
 
 class MessageNotFound(BrokerError):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from smista.core.dedup import Seen
 from smista.core.exchanges import Binding, Exchange
 from smista.core.message import Fate, Message, Reason
+from smista.core.policies import Policy
 from smista.core.queue import Queue
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ class Journal:
         """Declared, altered, paused or resumed: the whole of it, with its counters."""
 
     def queue_deleted(self, queue: Queue, at_ms: int) -> None: ...
+
+    def policy_set(self, namespace: str, policy: Policy) -> None: ...
+
+    def policy_deleted(self, namespace: str, name: str) -> None: ...
 
     def exchange_declared(self, exchange: Exchange, bindings: Sequence[Binding]) -> None:
         """With those of its bindings that are to last."""

@@ -51,6 +51,7 @@ class Queue:
         "dead",
         "dead_bytes",
         "deadline_ms",
+        "declared",
         "dedup",
         "fair",
         "groups",
@@ -63,6 +64,7 @@ class Queue:
         "name",
         "namespace",
         "number",
+        "policy",
         "position",
         "rate",
         "ready",
@@ -88,7 +90,11 @@ class Queue:
         self.number = number
         self.namespace = namespace
         self.name = name
+        self.declared = settings
+        """What it was declared with, or altered to ..."""
         self.settings = settings
+        """... and what it has, by the policy that holds for it; see `policies`."""
+        self.policy: str | None = None
         self.created_at_ms = created_at_ms
         self.used_at_ms = created_at_ms
         self.calendar = calendar

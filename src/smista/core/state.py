@@ -17,6 +17,7 @@ from smista.core.exchanges import Topology
 from smista.core.journal import Journal
 from smista.core.limits import is_over
 from smista.core.message import Message, State
+from smista.core.policies import Policies
 from smista.core.queue import Messages, Queue
 from smista.core.settings import QueueSettings
 
@@ -32,12 +33,13 @@ DEFAULT_NAMESPACE = "/"
 class Namespace:
     """A world of its own: AMQP's virtual host, SQS's account."""
 
-    __slots__ = ("name", "queues", "topology")
+    __slots__ = ("name", "policies", "queues", "topology")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.queues: dict[str, Queue] = {}
         self.topology = Topology(name)
+        self.policies = Policies()
 
 
 class BrokerState:
@@ -137,6 +139,7 @@ class BrokerState:
         self.queues[number] = queue
         self.next_queue = max(self.next_queue, number + 1)
         space = self.open_namespace(namespace)
+        queue.settings, queue.policy = space.policies.govern(name, settings)
         space.queues[name] = queue
         space.topology.version += 1
         return queue

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from smista.core import browsing, declaring
 from smista.core.claims import claimants
 from smista.core.counters import QueueStats
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings, Route, explain, route
 from smista.core.message import Receipt
+from smista.core.policies import Policy
 from smista.core.settings import DEFAULT, IfExists, QueueSettings
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.staging import StagingBroker
@@ -45,12 +47,17 @@ class DeclaringBroker(StagingBroker):
         self._after()
         return queue.number
 
-    async def alter_queue(self, name: str, settings: QueueSettings, *, namespace: str = DEFAULT_NAMESPACE) -> None:
+    async def alter_queue(
+        self, name: str, settings: QueueSettings, *, namespace: str = DEFAULT_NAMESPACE
+    ) -> QueueSettings:
+        """Give a queue other settings; returns what it has now, which is something else where a policy says so."""
         now_ms = self._enter()
         queue = self._state.queue(name, namespace)
         declaring.alter_queue(self._state, queue, settings, now_ms=now_ms)
         self._consumers.settings_changed(queue)
+        present = queue.settings
         await self._done_durably()
+        return present
 
     async def delete_queue(
         self,
@@ -119,6 +126,10 @@ class DeclaringBroker(StagingBroker):
     def queue_settings(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> QueueSettings:
         return self._state.queue(name, namespace).settings
 
+    def declared_settings(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> QueueSettings:
+        """What a queue was declared with, or altered to: what it has where no policy says otherwise."""
+        return self._state.queue(name, namespace).declared
+
     def is_receipt_of(self, receipt: Receipt, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> bool:
         """Whether a receipt was given out for a message of this queue."""
         return self._state.queue(name, namespace).number == receipt.queue
@@ -137,6 +148,38 @@ class DeclaringBroker(StagingBroker):
             claimants=claimants(self._state, queue),
             now_ms=now_ms,
         )
+
+    # -- policies -----------------------------------------------------------------------------------------------------
+
+    async def set_policy(
+        self,
+        name: str,
+        pattern: str,
+        settings: Mapping[str, Any],
+        *,
+        priority: int = 0,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> int:
+        """Give settings to all queues whose names match a pattern, now and later; returns how many have them now."""
+        now_ms = self._enter()
+        policy = Policy(name, pattern, priority, settings)
+        for queue in declaring.set_policy(self._state, namespace, policy, now_ms=now_ms):
+            self._consumers.settings_changed(queue)
+        count = sum(queue.policy == name for queue in self._state.namespace(namespace).queues.values())
+        await self._done_durably()
+        return count
+
+    async def delete_policy(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """The queues for which it held have another one's settings from now on, or what they were declared with."""
+        now_ms = self._enter()
+        for queue in declaring.delete_policy(self._state, namespace, name, now_ms=now_ms):
+            self._consumers.settings_changed(queue)
+        await self._done_durably()
+
+    def policies(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Policy]:
+        """Those of a namespace, the one that wins first."""
+        space = self._state.namespaces.get(namespace)
+        return [] if space is None else list(space.policies)
 
     # -- exchanges ----------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from smista.engine.recorder import (
     BindingRecord,
     ExchangeRecord,
     PlacedRecord,
+    PolicyRecord,
     QueueRecord,
     Recorder,
     RememberedRecord,
@@ -160,6 +161,9 @@ class Reclaimer:
                 else:
                     lost.append(message)
         for namespace in state.namespaces.values():
+            for policy in namespace.policies:
+                if policy.position == position:
+                    recorder.policy_set(namespace.name, policy)
             for exchange in namespace.topology.exchanges():
                 bindings = lasting_bindings(state, exchange)
                 if exchange.number:
@@ -195,6 +199,11 @@ class Reclaimer:
                 exchange = state.open_namespace(declared.namespace).topology.find(declared.name)
                 if exchange is not None and exchange.number == declared.number:
                     recorder.exchange_declared(exchange, lasting_bindings(state, exchange))
+            case Kind.POLICY_SET:
+                noted = records.unpack(data, PolicyRecord)
+                policy = state.open_namespace(noted.namespace).policies.find(noted.name)
+                if policy is not None and policy.position == position:
+                    recorder.policy_set(noted.namespace, policy)
             case Kind.BOUND:
                 self._bind_again(records.unpack(data, BindingRecord))
             case Kind.REMEMBERED:

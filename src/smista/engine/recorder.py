@@ -20,6 +20,7 @@ from smista.core.dedup import Seen
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings, thaw
 from smista.core.journal import Journal
 from smista.core.message import PLAIN, Death, Deliveries, Envelope, Fate, Message, Reason, State
+from smista.core.policies import Policy
 from smista.core.queue import Queue
 from smista.core.settings import QueueSettings
 from smista.core.staging import Commit
@@ -67,6 +68,14 @@ class ExchangeRecord(msgspec.Struct, frozen=True, array_like=True):
     settings: ExchangeSettings
     bindings: list[BindingRecord]
     """Those that lead from it: a declaration in the log stands for the whole exchange."""
+
+
+class PolicyRecord(msgspec.Struct, frozen=True, array_like=True):
+    namespace: str
+    name: str
+    pattern: str
+    priority: int
+    settings: dict[str, object]
 
 
 class RememberedRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -198,7 +207,7 @@ class Recorder(Accounts, Journal):
             queue.number,
             queue.namespace,
             queue.name,
-            queue.settings,
+            queue.declared,
             queue.created_at_ms,
             queue.used_at_ms,
             queue.is_paused,
@@ -211,6 +220,14 @@ class Recorder(Accounts, Journal):
         if queue.settings.durable:
             deleted = QueueDeletedRecord(queue.number, queue.namespace, queue.name, at_ms)
             self.note(records.packed(Kind.QUEUE_DELETED, deleted))
+
+    def policy_set(self, namespace: str, policy: Policy) -> None:
+        policy.position = self.position
+        record = PolicyRecord(namespace, policy.name, policy.pattern, policy.priority, policy.settings)
+        self.note_lasting(records.packed(Kind.POLICY_SET, record))
+
+    def policy_deleted(self, namespace: str, name: str) -> None:
+        self.note(records.packed(Kind.POLICY_DELETED, [namespace, name]))
 
     def exchange_declared(self, exchange: Exchange, bindings: Sequence[Binding]) -> None:
         if not exchange.settings.durable:

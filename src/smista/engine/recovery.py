@@ -24,6 +24,7 @@ from smista.core.declaring import apply_queue_deleted, schedule_check
 from smista.core.dedup import DedupMemory, Seen
 from smista.core.exchanges import Binding
 from smista.core.message import PLAIN, Envelope, Fate, Message, Reason
+from smista.core.policies import Policy
 from smista.core.queue import Queue
 from smista.core.settings import DEFAULT, QueueSettings
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState
@@ -35,6 +36,7 @@ from smista.engine.recorder import (
     BindingRecord,
     ExchangeRecord,
     PlacedRecord,
+    PolicyRecord,
     QueueDeletedRecord,
     QueueRecord,
     ReaddressedRecord,
@@ -87,6 +89,8 @@ class Recovery:
             Kind.EXCHANGE_DELETED: self._exchange_deleted,
             Kind.BOUND: self._bound,
             Kind.UNBOUND: self._unbound,
+            Kind.POLICY_SET: self._policy_set,
+            Kind.POLICY_DELETED: self._policy_deleted,
             Kind.ENQUEUED: self._enqueued,
             Kind.FANNED_OUT: self._fanned_out,
             Kind.PLACED: self._placed,
@@ -157,6 +161,7 @@ class Recovery:
             for binding in list(namespace.topology.bindings()):
                 if binding.destination_kind == "queue" and binding.destination not in namespace.queues:
                     namespace.topology.unbind(binding)
+        self.govern()
         for queue in state.queues.values():
             for message in queue.messages():
                 recorder.count_in(message)
@@ -173,6 +178,12 @@ class Recovery:
         state.remembered.bytes = sum(queue.dedup.bytes for queue in state.queues.values() if queue.dedup is not None)
         self._claims.finish(now_ms)
         recorder.lasting = self.lasting
+
+    def govern(self) -> None:
+        """Give the queues what policies say: once, when all that there is of both has been read."""
+        for queue in self.state.queues.values():
+            policies = self.state.namespaces[queue.namespace].policies
+            queue.settings, queue.policy = policies.govern(queue.name, queue.declared)
 
     # -- declarations -------------------------------------------------------------------------------------------------
 
@@ -197,7 +208,7 @@ class Recovery:
             queue = self.state.add_queue(record.number, record.namespace, record.name, settings, record.created_at_ms)
             if shell is not None:
                 self._name(shell, queue)
-        queue.settings = self._settings.setdefault(record.settings, record.settings)
+        queue.declared = queue.settings = self._settings.setdefault(record.settings, record.settings)
         queue.is_paused = record.is_paused
         queue.used_at_ms = record.used_at_ms
         queue.counters = record.counters
@@ -275,6 +286,17 @@ class Recovery:
         binding = read_binding(record)
         if topology.find(record.source) is not None and topology.has_binding(binding):
             topology.unbind(binding)
+
+    def _policy_set(self, data: memoryview) -> None:
+        record = records.unpack(data, PolicyRecord)
+        self.lasting.add(self._position)
+        policy = Policy(record.name, record.pattern, record.priority, record.settings)
+        policy.position = self._position
+        self.state.open_namespace(record.namespace).policies.put(policy)
+
+    def _policy_deleted(self, data: memoryview) -> None:
+        namespace, name = records.unpack(data, tuple[str, str])
+        self.state.open_namespace(namespace).policies.drop(name)
 
     # -- entering -----------------------------------------------------------------------------------------------------
 

@@ -55,6 +55,8 @@ class Kind(enum.IntEnum):
     EXCHANGE_DELETED = 5
     BOUND = 6
     UNBOUND = 7
+    POLICY_SET = 8
+    POLICY_DELETED = 9
     ENQUEUED = 16
     FANNED_OUT = 17
     PLACED = 18

@@ -9,6 +9,8 @@ import pytest
 
 from tests.protocols.amqp.peer import Basic, Channel, Closed, Confirm, Exchange, Peer, Queue
 from tests.protocols.amqp.places import Place
+from tests.protocols.http.caller import Caller
+from tests.server_process import ServerProcess
 from tests.waiting import with_more_time
 
 Refused = Callable[..., str]
@@ -32,6 +34,18 @@ def test_a_queue_is_declared_again_with_the_same_flags(place: Place, channel: Ch
     queue = place.name()
     for _ in range(2):
         assert channel.declare(queue, **flags) == queue
+
+
+def test_a_queue_for_which_a_policy_holds_is_declared_again_as_before(here: Place, smista: ServerProcess) -> None:
+    queue = here.name()
+    arguments = {"x-message-ttl": 60_000}
+    with here.connect() as peer:
+        assert peer.channel().declare(queue, arguments) == queue
+    with Caller(smista.address) as caller:
+        caller.call("policy.set", policy=queue, pattern=queue, settings={"message_ttl_ms": 5, "max_depth": 3})
+        assert declaring(here, queue, arguments) == FINE
+        assert "inequivalent arg 'x-message-ttl'" in declaring(here, queue, {"x-message-ttl": 5})
+        caller.call("policy.delete", policy=queue)
 
 
 @pytest.mark.parametrize(("flag", "named"), [("durable", "durable"), ("auto_delete", "auto_delete")])

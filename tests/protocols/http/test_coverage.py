@@ -138,6 +138,9 @@ def test_a_walk_through_every_command(caller: Caller) -> None:
     assert {first, second} <= set(call("queue.list", prefix="walk")["queues"])
     call("queue.pause", queue=first)
     call("queue.resume", queue=first)
+    assert call("policy.set", policy=exchange, pattern=second, settings={"lease_ms": 1})["queues"] == 1
+    assert exchange in [one["policy"] for one in call("policy.list")["policies"]]
+    assert call("policy.delete", policy=exchange)["success"]
     call("exchange.declare", exchange=exchange, kind="fanout")
     call("exchange.bind", exchange=exchange, queue=second)
     assert len(call("exchange.bindings", exchange=exchange)["bindings"]) == 1
@@ -245,6 +248,11 @@ def test_a_walk_through_every_route(caller: Caller) -> None:
     go("POST", f"{claims}/{{consumer}}/acknowledge", names, {"session": "s", "up_to": 0})
     go("POST", "/v1/staged/{job}/{batch}/commit", names, {"queue": names["queue"], "parts": []})
     go("DELETE", "/v1/staged/{job}/{batch}", names)
+    names["policy"] = names["queue"]
+    policy = "/v1/policies/{policy}"
+    assert go("PUT", policy, names, {"pattern": names["queue"], "settings": {"lease_ms": 1}}).value["queues"] == 1
+    assert names["policy"] in [one["policy"] for one in go("GET", "/v1/policies", names).value["policies"]]
+    go("DELETE", policy, names)
     go("PUT", exchange, names, {"kind": "fanout"})
     go("POST", f"{exchange}/bindings", names, {"queue": names["queue"]})
     assert len(go("GET", f"{exchange}/bindings", names).value["bindings"]) == 1

@@ -100,6 +100,7 @@ simply("invalid_request", "queue.publish", queue="q", colour="red")
 simply("invalid_settings", "queue.declare", queue="odd", settings={"lease_ms": -1})
 simply("invalid_exchange", "exchange.declare", exchange="ä" * 200)
 simply("namespace_not_found", "exchange.list", namespace="nowhere")
+simply("policy_not_found", "policy.delete", policy="nowhere")
 simply("queue_not_found", "queue.stats", queue="nowhere")
 simply("unknown_command", "queue.paint")
 

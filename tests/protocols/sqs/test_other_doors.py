@@ -113,3 +113,18 @@ def test_limits_are_lifted_where_they_are_relaxed(relaxed_server: ServerProcess)
     sqs.send_message(QueueUrl=dotted, MessageBody="x")
     with refused("InvalidParameterValue"):
         sqs.send_message(QueueUrl=url, MessageBody="x" * 4_000_001)
+
+
+def test_a_policy_is_shown_and_never_becomes_what_was_declared(
+    boto: Client, server: ServerProcess, shared: tuple[str, str]
+) -> None:
+    url, name = shared
+    command(server, "policy.set", policy=name, pattern=name, settings={"lease_ms": 7_000})
+    shown = boto.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])["Attributes"]
+    assert shown == {"VisibilityTimeout": "7"}
+    assert boto.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "30"})["QueueUrl"] == url
+    boto.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "3"})
+    boto.tag_queue(QueueUrl=url, Tags={"a": "b"})
+    command(server, "policy.delete", policy=name)
+    shown = boto.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout", "DelaySeconds"])["Attributes"]
+    assert shown == {"VisibilityTimeout": "30", "DelaySeconds": "3"}

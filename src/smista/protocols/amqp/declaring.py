@@ -186,7 +186,7 @@ class Declaring:
             if name.startswith(RESERVED):
                 raise ChannelClosing(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
             name = name or f"amq.gen-{secrets.token_urlsafe(16)}"
-            present = self._settings(name)
+            present = self._declared(name)
             if present is None:
                 await self._make_queue(name, method)
             else:
@@ -302,6 +302,12 @@ class Declaring:
             return self._broker.queue_settings(queue, namespace=self._vhost)
         except (QueueNotFound, NamespaceNotFound):
             return None
+
+    def _declared(self, queue: str) -> QueueSettings | None:
+        """What is compared with a declare: not what a policy has made of it."""
+        if self._settings(queue) is None:
+            return None
+        return self._broker.declared_settings(queue, namespace=self._vhost)
 
     def _not_found(self, queue: str) -> ChannelClosing:
         return ChannelClosing(NOT_FOUND, f"no queue '{queue}' in vhost '{self._vhost}'")

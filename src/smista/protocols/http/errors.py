@@ -87,6 +87,7 @@ STATUS = {
     "origin_not_allowed": 403,
     "outcome_unknown": 503,
     "path_not_found": 404,
+    "policy_not_found": 404,
     "queue_deleted": 410,
     "queue_differs": 409,
     "queue_full": 429,

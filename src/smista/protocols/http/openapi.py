@@ -52,6 +52,7 @@ _TAGS = {
     "queue": "Queues and messages",
     "dlq": "Dead letters",
     "scheduled": "Scheduled messages",
+    "policy": "Policies",
     "exchange": "Exchanges",
     "claim": "Claims",
     "staged": "Staged publishes",

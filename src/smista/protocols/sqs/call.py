@@ -125,6 +125,10 @@ class Call:
         namespace = self.namespace(account, region)
         return Target(name, namespace, account, region, self.broker.queue_settings(name, namespace=namespace))
 
+    def declared(self, target: Target) -> QueueSettings:
+        """What a queue has apart from policies: what is to be changed, where something is."""
+        return self.broker.declared_settings(target.name, namespace=target.namespace)
+
     def namespace(self, account: str, region: str) -> str:
         if self.settings.access_keys:
             if account != self.account:

@@ -164,7 +164,7 @@ def _kept(source: Source, broker: Broker) -> list[MoveTask]:
 
 
 async def _keep(source: Source, tasks: list[MoveTask], broker: Broker) -> None:
-    settings = broker.queue_settings(source[1], namespace=source[0])
+    settings = broker.declared_settings(source[1], namespace=source[0])
     noted = {**dict(settings.annotations), ANNOTATION: msgspec.json.encode(tasks).decode()}
     changed = msgspec.structs.replace(settings, annotations=tuple(sorted(noted.items())))
     await broker.alter_queue(source[1], changed, namespace=source[0])

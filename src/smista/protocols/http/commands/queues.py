@@ -156,14 +156,14 @@ class AlterQueue(Command):
     settings: GivenSettings  # type: ignore[valid-type]  # as above
 
     async def run(self, door: Door) -> SettingsAnswer:
-        present = door.broker.queue_settings(self.queue, namespace=self.namespace)
+        present = door.broker.declared_settings(self.queue, namespace=self.namespace)
         changes = given(self.settings)
         if not changes:
             raise InvalidSettings("No setting is given; name those to change.")
         if "annotations" in changes:
             changes["annotations"] = queue_annotations.given_by_others(changes["annotations"], present.annotations)
         settings = msgspec.structs.replace(present, **changes)
-        await door.broker.alter_queue(self.queue, settings, namespace=self.namespace)
+        settings = await door.broker.alter_queue(self.queue, settings, namespace=self.namespace)
         return SettingsAnswer(self.queue, all_settings(settings))
 
 
@@ -212,6 +212,8 @@ class StatsAnswer(msgspec.Struct, kw_only=True):
     acked_late_total: int
     avg_wait_time_ms: float
     oldest_message_age_secs: float
+    policy: str | None
+    """The operator's policy that holds for it."""
 
 
 def show_stats(stats: QueueStats) -> StatsAnswer:
@@ -244,6 +246,7 @@ def show_stats(stats: QueueStats) -> StatsAnswer:
         acked_late_total=stats.acked_late_total,
         avg_wait_time_ms=round(stats.wait_ms_average, 3),
         oldest_message_age_secs=stats.oldest_age_ms / 1000,
+        policy=stats.policy,
     )
 
 

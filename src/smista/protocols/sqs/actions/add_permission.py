@@ -100,7 +100,7 @@ def written(policy: Policy) -> str:
 
 
 async def write_policy(call: Call, target: Target, policy: Policy) -> None:
-    draft = attributes.Draft(target.settings, call.limits, lambda text: text)
+    draft = attributes.Draft(call.declared(target), call.limits, lambda text: text)
     draft.keep("Policy", written(policy) if policy["Statement"] else "")
     settings = attributes.stamp(draft.result(), call.broker.now_ms())
     await call.broker.alter_queue(target.name, settings, namespace=target.namespace)

@@ -60,7 +60,7 @@ class CreateQueue(Parameters, rename="pascal", kw_only=True):
         attributes.take(draft, given, is_fifo=is_fifo)
         settings = attributes.with_tags(draft.result(), tags)
         try:
-            present = call.broker.queue_settings(name, namespace=namespace)
+            present = call.broker.declared_settings(name, namespace=namespace)
         except (QueueNotFound, NamespaceNotFound):
             self._check_timing(call, namespace, name)
             settings = attributes.stamp(settings, call.broker.now_ms(), is_new=True)

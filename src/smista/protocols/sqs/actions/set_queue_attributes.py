@@ -16,7 +16,7 @@ class SetQueueAttributes(QueueParameters, rename="pascal", kw_only=True):
         target = call.target(self.queue_url)
         if not self.attributes:
             raise missing("Attribute.Name")
-        settings = target.settings
+        settings = call.declared(target)
         draft = attributes.Draft(settings, call.limits, finder(call, target.name, target.account, target.region))
         attributes.take(draft, self.attributes, is_fifo=settings.ordered)
         changed = attributes.stamp(draft.result(), call.broker.now_ms())

@@ -1,0 +1,28 @@
+"""`policies`, `policy set`, `policy delete`."""
+
+from tests.cli.conftest import Smista
+
+
+def test_a_policy_is_set_listed_and_deleted(smista: Smista, queue: str) -> None:
+    done = smista("policy", "set", queue, f"{queue}*", "--max-depth", "5", "--lease", "2m", "--priority", "3")
+    assert (done.code, done.out) == (0, f"Policy {queue} holds for 1 queue now.\n")
+    listed = smista("policies").out
+    assert f"{queue}*" in listed
+    assert "--max-depth 5" in listed
+    assert "--lease 2m" in listed
+    assert queue in [each["policy"] for each in smista("policies", "--json").lines]
+    assert smista("stats", queue, "--json").json["policy"] == queue
+    done = smista("policy", "delete", queue, "--yes")
+    assert (done.code, done.out) == (0, f"Deleted policy {queue}.\n")
+    assert smista("stats", queue, "--json").json["policy"] is None
+    assert "[policy_not_found]" in smista("policy", "delete", queue, "--yes").err
+
+
+def test_a_policy_without_settings_is_wrong_usage(smista: Smista, name: str) -> None:
+    done = smista("policy", "set", name, "*")
+    assert done.code == 2
+    assert "No setting is given" in done.err
+
+
+def test_a_policy_has_no_options_for_what_a_queue_is_built_on(smista: Smista, name: str) -> None:
+    assert smista("policy", "set", name, "*", "--ordered").code == 2
