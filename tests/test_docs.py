@@ -166,3 +166,13 @@ def test_the_program_in_the_readme_runs_as_it_stands(tmp_path: Path, monkeypatch
 def test_the_programs_in_the_pages_run(name: str, output: str, tmp_path: Path) -> None:
     [program] = PROGRAM.findall(page(name))
     assert run(program, tmp_path) == output
+
+
+def test_the_states_are_drawn_once_and_alike() -> None:
+    def drawn(text: str) -> list[str]:
+        blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        return [block for block in blocks if "READY" in block]
+
+    assert drawn((ROOT / "README.md").read_text()) == drawn(page("messages.md")) != []
+    [diagram] = drawn(page("messages.md"))
+    assert {state.name for state in State} == set(re.findall(r"[A-Z_]{4,}", diagram))

@@ -10,6 +10,7 @@ import pytest
 
 from smista import AsyncClient, Worker
 from smista.client import Delivery, PutSummary, Subscription
+from smista.client.worker import load
 from tests.waiting import PATIENCE_S
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -72,3 +73,12 @@ def test_what_a_delivery_a_subscription_and_a_summary_can_do_is_explained() -> N
     inside = {"broken", "failed", "is_over", "opened", "pushed", "queue", "start", "stop", "waiting"}
     for name in calls | (public(Subscription) - inside) | public(PutSummary):
         assert re.search(rf"`(subscription\.)?{name}\b", CLIENT), name
+
+
+def test_a_program_with_a_worker_can_be_loaded_without_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `smista worker post:app` does."""
+    [program] = PROGRAM.findall(WORKER)
+    (tmp_path / "post.py").write_text(program)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load("post:app").queues == ["letters", "parcels"]

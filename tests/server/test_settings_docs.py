@@ -12,7 +12,8 @@ import pytest
 from smista.server import refusals
 from smista.server.errors import InvalidConfiguration
 from smista.server.refusals import Refusal
-from smista.server.settings import RANGES, ServerSettings, flag, load, takes, variable
+from smista.server.settings import NOT_SETTINGS, RANGES, ServerSettings, flag, load, takes, variable
+from tests.server_process import ServerProcess
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/settings.md").read_text()
@@ -80,3 +81,26 @@ def test_the_example_has_every_setting_with_its_default(tmp_path: Path) -> None:
     everything = tmp_path / "smista.toml"
     everything.write_text("".join(f"{name} = {value}\n" for name, value in settings))
     assert load({}, {}, everything) == ServerSettings()
+
+
+def test_the_page_has_every_variable_that_is_no_setting() -> None:
+    assert [name for name in NOT_SETTINGS if f"| `{name}`" not in PAGE] == []
+    environ = {"SMISTA_URL": "http://127.0.0.1:1", "SMISTA_PORT": "tcp://10.0.0.1:5672", "SMISTA_SERVICE_HOST": "x"}
+    assert load({}, environ, None) == ServerSettings()
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_page_shows_a_line_of_the_log_as_it_is_printed(form: str, tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", "--log-format", form) as server:
+        [line] = [line for line in server.lines if "recovered" in line]
+    [shown] = [
+        text
+        for text in re.findall(r"^    (.*\brecovered\b.*)$", PAGE, re.MULTILINE)
+        if text.startswith("{") == (form == "json")
+    ]
+    assert without_values(shown) == without_values(line)
+
+
+def without_values(line: str) -> str:
+    """A line of the log with what differs from start to start, times, numbers and the directory, made equal."""
+    return re.sub(r"\d+", "0", re.sub(r'(data=|"data":")[^ "]+', r"\1...", line))

@@ -51,11 +51,11 @@ def test_every_field_of_a_query_stands_there() -> None:
     rows, planned = asked.split("| `/v1/log/plan` takes")
     assert sorted(first_cells(rows)) == sorted(fields(ReadLog))
     assert sorted(first_cells(planned)) == sorted(fields(PlanRead))
-    assert all(f"`{name}`" in section("Positions") for name in fields(ShowRange))
+    assert all(f"`{name}`" in section("Log positions") for name in fields(ShowRange))
 
 
 def test_every_field_of_an_answer_stands_there() -> None:
-    assert first_cells(section("Positions")) == fields(Range)
+    assert first_cells(section("Log positions")) == fields(Range)
     assert all(f"`{name}`" in section("What to ask for") for name in fields(Plan))
 
 
