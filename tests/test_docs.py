@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 import smista
+from smista import client
+from smista.core.counters import QueueStats
 from smista.core.message import FOREVER_MS, Reason, State
 from smista.core.retry import backoff_ms
 from smista.core.settings import _RANGES, Backoff, QueueSettings
 from smista.engine import Broker, BrokerSettings
 from smista.errors import BrokerError
+from smista.protocols.http.commands.queues import StatsAnswer
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S
 
@@ -176,3 +179,15 @@ def test_the_states_are_drawn_once_and_alike() -> None:
     assert drawn((ROOT / "README.md").read_text()) == drawn(page("messages.md")) != []
     [diagram] = drawn(page("messages.md"))
     assert {state.name for state in State} == set(re.findall(r"[A-Z_]{4,}", diagram))
+
+
+def test_one_vocabulary_of_statistics() -> None:
+    """What a queue counts has one name in process, over HTTP, in the client, in the metrics and on the pages."""
+    ours = set(QueueStats.__struct_fields__) - {"name"}
+    synaps = {"consumed_total", "acked_total", "avg_wait_time_ms", "oldest_message_age_secs"}
+    assert set(StatsAnswer.__struct_fields__) - {"queue"} == ours | synaps
+    assert set(client.QueueStats.__struct_fields__) - {"queue"} == ours | synaps
+    text = page("queues.md").split("## Statistics")[1]
+    assert {name for name in ours - {"namespace"} if f"`{name}`" not in text} == set()
+    words = page("commands.md").split("## Synap's words")[1]
+    assert {name for name in synaps if f"`{name}`" not in words} == set()

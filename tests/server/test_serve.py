@@ -560,7 +560,7 @@ def test_who_waits_for_longer_than_a_stop_may_take_is_told_that_the_outcome_is_u
 def everything(http: Caller) -> dict[str, Any]:
     """All that a restart has to keep."""
     queues = http.call("queue.list", details=True)["queues"]
-    passing = ("oldest_message_age_secs", "rejected_total", "duplicates_total")
+    passing = ("oldest_age_ms", "oldest_message_age_secs", "rejected_total", "duplicates_total")
     return {
         "queues": [{name: value for name, value in one.items() if name not in passing} for one in queues],
         "settings": [http.call("queue.settings", queue=one["queue"]) for one in queues],

@@ -187,11 +187,11 @@ class Story:
             [Column("what"), Column("how many", is_number=True)],
             [
                 ["orders published", stats.published_total],
-                ["deliveries", stats.consumed_total],
+                ["deliveries", stats.delivered_total],
                 ["deliveries that failed", stats.nacked_total],
                 ["set aside as dead letters", stats.dead_lettered_total],
                 ["redriven", stats.redriven_total],
-                ["acknowledged", stats.acked_total],
+                ["acknowledged", stats.acknowledged_total],
                 ["orders cooked, each counted once", len(self._cooked)],
                 ["left in the queue", stats.depth],
                 ["lost", self._pace.orders - len(self._cooked)],

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
+IN_OTHER_WORDS = {"consumed_total", "acked_total", "avg_wait_time_ms", "oldest_message_age_secs"}
+"""What the broker says once more in the words of Synap: for programs, not for people."""
+
 COLUMNS = [
     Column("queue", is_flexible=True),
     *(Column(heading, is_number=True) for heading in ("ready", "scheduled", "in flight", "dead", "bytes", "consumers")),
@@ -30,7 +33,7 @@ COLUMNS = [
 
 
 def row(stats: QueueStats) -> Row:
-    oldest = shown_duration(stats.oldest_message_age_secs * 1000) if stats.ready else None
+    oldest = shown_duration(stats.oldest_age_ms) if stats.ready else None
     return [
         stats.queue,
         stats.ready,
@@ -61,7 +64,8 @@ async def queues(
 async def stats(client: AsyncClient, output: Output, queue: Queue) -> None:
     """Show the counts and totals of a queue."""
     fields = msgspec.to_builtins(await client.stats(queue))
-    output.pairs([(name.replace("_", " "), value) for name, value in fields.items()], fields)
+    shown = [(name.replace("_", " "), value) for name, value in fields.items() if name not in IN_OTHER_WORDS]
+    output.pairs(shown, fields)
 
 
 @client_command(commands)

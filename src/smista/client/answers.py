@@ -45,7 +45,7 @@ class PutSummary(msgspec.Struct):
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue at one moment."""
+    """One queue at one moment; docs/queues.md explains each."""
 
     queue: str
     namespace: str
@@ -59,9 +59,8 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     consumers: int
     is_paused: bool
     published_total: int
-    consumed_total: int
-    """Deliveries."""
-    acked_total: int
+    delivered_total: int
+    acknowledged_total: int
     nacked_total: int
     timed_out_total: int
     released_total: int
@@ -72,6 +71,13 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     purged_total: int
     duplicates_total: int
     rejected_total: int
+    wait_ms_average: float
+    """From ready to first delivery."""
+    oldest_age_ms: int
+    """Age of the oldest ready message, 0 when there is none."""
+    consumed_total: int
+    """As `delivered_total`, in Synap's word; so are the next three for others above."""
+    acked_total: int
     avg_wait_time_ms: float
     oldest_message_age_secs: float
     claims: int = 0

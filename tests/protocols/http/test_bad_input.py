@@ -16,7 +16,15 @@ from tests.protocols.http.caller import CONTENT_TYPES, ENCODERS, Answer, Caller,
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S
 
-CHANGES_WITH_TIME = {"now_ms", "log", "log_bytes", "avg_wait_time_ms", "oldest_message_age_secs"}
+CHANGES_WITH_TIME = {
+    "now_ms",
+    "log",
+    "log_bytes",
+    "avg_wait_time_ms",
+    "oldest_message_age_secs",
+    "wait_ms_average",
+    "oldest_age_ms",
+}
 COUNTS_MISTAKES = {"rejected_total"}
 REQUEST_BYTES_MAX = 64 << 10
 

@@ -201,6 +201,9 @@ def test_stats_carry_all_that_the_specification_names(caller: Caller, tasks: str
     assert stats["dead_lettered_total"] == 1
     assert stats["avg_wait_time_ms"] >= 0
     assert stats["oldest_message_age_secs"] >= 0
+    ours = (stats["delivered_total"], stats["acknowledged_total"], stats["wait_ms_average"])
+    assert ours == (3, 1, stats["avg_wait_time_ms"])
+    assert stats["oldest_age_ms"] == round(stats["oldest_message_age_secs"] * 1000)
 
 
 def test_the_errors_of_the_specification(caller: Caller, tasks: str) -> None:
@@ -445,7 +448,9 @@ def test_the_counts_of_a_queue_tell_what_happened(caller: Caller) -> None:
     totals = {name: value for name, value in stats.items() if name.endswith("_total")}
     assert totals == {
         "published_total": 6,
+        "delivered_total": 4,
         "consumed_total": 4,
+        "acknowledged_total": 1,
         "acked_total": 1,
         "nacked_total": 1,
         "timed_out_total": 0,

@@ -197,8 +197,8 @@ class StatsAnswer(msgspec.Struct, kw_only=True):
     claimed: int
     is_paused: bool
     published_total: int
-    consumed_total: int
-    acked_total: int
+    delivered_total: int
+    acknowledged_total: int
     nacked_total: int
     timed_out_total: int
     released_total: int
@@ -210,6 +210,11 @@ class StatsAnswer(msgspec.Struct, kw_only=True):
     duplicates_total: int
     rejected_total: int
     acked_late_total: int
+    wait_ms_average: float
+    oldest_age_ms: int
+    consumed_total: int
+    """Synap's word for `delivered_total`, as those below are its words for others above."""
+    acked_total: int
     avg_wait_time_ms: float
     oldest_message_age_secs: float
     policy: str | None
@@ -231,8 +236,8 @@ def show_stats(stats: QueueStats) -> StatsAnswer:
         claimed=stats.claimed,
         is_paused=stats.is_paused,
         published_total=stats.published_total,
-        consumed_total=stats.delivered_total,
-        acked_total=stats.acknowledged_total,
+        delivered_total=stats.delivered_total,
+        acknowledged_total=stats.acknowledged_total,
         nacked_total=stats.nacked_total,
         timed_out_total=stats.timed_out_total,
         released_total=stats.released_total,
@@ -244,6 +249,10 @@ def show_stats(stats: QueueStats) -> StatsAnswer:
         duplicates_total=stats.duplicates_total,
         rejected_total=stats.rejected_total,
         acked_late_total=stats.acked_late_total,
+        wait_ms_average=round(stats.wait_ms_average, 3),
+        oldest_age_ms=stats.oldest_age_ms,
+        consumed_total=stats.delivered_total,
+        acked_total=stats.acknowledged_total,
         avg_wait_time_ms=round(stats.wait_ms_average, 3),
         oldest_message_age_secs=stats.oldest_age_ms / 1000,
         policy=stats.policy,
