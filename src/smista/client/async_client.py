@@ -36,7 +36,7 @@ _SILENCE_TIMEOUT_S = 5.0
 
 
 class AsyncClient(QueueCalls, PolicyCalls, PublishingCalls, ReceivingCalls, LookingCalls, ExchangeCalls):
-    """See the module. All its calls belong to one event loop."""
+    """A connection to a broker, for asyncio programs; see the module. All its calls belong to one event loop."""
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class AsyncClient(QueueCalls, PolicyCalls, PublishingCalls, ReceivingCalls, Look
 
     @property
     def is_connected(self) -> bool:
+        """Whether there is a connection just now. A lost one is sought again by itself."""
         return self._session.connection is not None
 
     @property

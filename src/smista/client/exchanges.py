@@ -34,9 +34,11 @@ class ExchangeCalls(Calls):
         )
 
     async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Delete an exchange with its bindings; with `if_unused` only where none leads from it (`ExchangeInUse`)."""
         await self._ask("exchange.delete", Done, exchange=name, if_unused=if_unused)
 
     async def exchanges(self) -> list[Exchange]:
+        """All exchanges, those that the broker has by itself too."""
         return (await self._ask("exchange.list", Exchanges, is_repeatable=True)).exchanges
 
     async def bind(

@@ -39,11 +39,16 @@ class LookingCalls(Calls):
         bodies: bool = True,
         **filters: Unpack[Filters],
     ) -> Pages[Message]:
-        """The messages of a queue, in any state or one, in the order in which they came in; nothing is changed."""
+        """The messages of a queue, in any state or one, in the order in which they came in; nothing is changed.
+
+        An iterator that fetches `page_size` at a time, with `bodies` False without bodies. Only those that all filters
+        leave: `priority`, `group`, `reason` and `source` of their last death, `error_contains`, `created_from_ms`,
+        `created_before_ms`, `deliveries_min`, `headers`.
+        """
         return self._pages("queue.browse", queue, page_size, state=state, bodies=bodies, **filters)
 
     async def peek(self, queue: str, limit: int = 1) -> list[Message]:
-        """The messages that would be received next."""
+        """The messages that would be received next, up to `limit`; nothing is changed."""
         return (await self._ask("queue.peek", Page, is_repeatable=True, queue=queue, limit=limit, raw=True)).messages
 
     async def get(self, queue: str, message_id: str) -> Message:
@@ -53,7 +58,10 @@ class LookingCalls(Calls):
     def dead_letters(
         self, queue: str, *, page_size: int = PAGE_SIZE, bodies: bool = True, **filters: Unpack[Filters]
     ) -> Pages[Message]:
-        """The messages that died in a queue, wherever they are kept; of a dead-letter queue, all that is in it."""
+        """The messages that died in a queue, wherever they are kept; of a dead-letter queue, all that is in it.
+
+        An iterator; pages and filters are those of `browse`.
+        """
         return self._pages("dlq.list", queue, page_size, bodies=bodies, **filters)
 
     async def redrive(
@@ -69,7 +77,8 @@ class LookingCalls(Calls):
     ) -> int:
         """Send a queue's dead letters back to where they died, or to queue `to`; returns how many.
 
-        Those named, those that the filters leave, or all. A dry run only counts.
+        Those named, those that the filters of `browse` leave, or all; at most `limit`, at a pace of `per_second`. A dry
+        run only counts.
         """
         answer = await self._ask(
             "dlq.retry",
@@ -86,13 +95,16 @@ class LookingCalls(Calls):
         return answer.redriven
 
     async def purge_dead_letters(self, queue: str, **filters: Unpack[Filters]) -> int:
-        """Throw away a queue's dead letters, all or those that the filters leave; returns how many."""
+        """Throw away a queue's dead letters, all or those that the filters of `browse` leave; returns how many."""
         return (await self._ask("dlq.purge", Purged, queue=queue, **filters)).purged
 
     def scheduled(
         self, queue: str, *, page_size: int = PAGE_SIZE, bodies: bool = True, **filters: Unpack[Filters]
     ) -> Pages[Message]:
-        """The messages of a queue whose time has not come."""
+        """The messages of a queue whose time has not come, those that wait for a retry among them.
+
+        An iterator; pages and filters are those of `browse`.
+        """
         return self._pages("scheduled.list", queue, page_size, bodies=bodies, **filters)
 
     async def reschedule(

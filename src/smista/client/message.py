@@ -50,6 +50,8 @@ class Death(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, kw_only=True, eq=False):
+    """A message with all that is known of it; `body` has its bytes, `json`, `text` and `value` read them."""
+
     id: str = msgspec.field(name="message_id")
     queue: str = ""
     body: bytes | None = None
@@ -144,6 +146,7 @@ class Delivered(Message, kw_only=True, eq=False):
 
     @property
     def is_redelivered(self) -> bool:
+        """Whether it was delivered before."""
         return self.delivery_count > 1
 
     @property
@@ -203,6 +206,7 @@ class Delivery(Delivered, kw_only=True, eq=False):
     """
 
     async def ack(self) -> None:
+        """It is done: the message is gone."""
         await self._settle(ACK)
 
     async def nack(self, error: str = "", *, requeue: bool = True, delay_ms: int | None = None) -> str:
@@ -219,9 +223,11 @@ class Delivery(Delivered, kw_only=True, eq=False):
         await self._settle(Settling("extend", lease_ms=lease_ms))
 
     def ack_soon(self) -> None:
+        """As `ack`, together with others, and not waited for."""
         self.settle_soon(ACK)
 
     def nack_soon(self, error: str = "", *, requeue: bool = True, delay_ms: int | None = None) -> None:
+        """As `nack`, together with others, and not waited for."""
         self.settle_soon(nacking(error, requeue=requeue, delay_ms=delay_ms))
 
     async def __aenter__(self) -> Delivery:
@@ -236,13 +242,18 @@ class Delivery(Delivered, kw_only=True, eq=False):
 
 
 class SyncDelivery(Delivered, kw_only=True, eq=False):
-    """As `Delivery`, without `await`, from any thread:
+    """One handing-over of a message to this program, to be settled from any thread.
 
-    with delivery:
-        handle(delivery.json())
+        with delivery:                  # acks at the end, nacks with the error's text on an exception
+            handle(delivery.json())
+
+    or settle it by hand. `ack`, `nack`, `release` and `extend` return when the broker has it on disk, and raise
+    `StaleReceipt` when the message is no longer this program's. `ack_soon` and `nack_soon` do not wait, and neither
+    does the `with`: they go out together with others, and where they come too late the message comes again.
     """
 
     def ack(self) -> None:
+        """It is done: the message is gone."""
         self._run(ACK)
 
     def nack(self, error: str = "", *, requeue: bool = True, delay_ms: int | None = None) -> str:
@@ -259,12 +270,15 @@ class SyncDelivery(Delivered, kw_only=True, eq=False):
         self._run(Settling("extend", lease_ms=lease_ms))
 
     def ack_soon(self) -> None:
+        """As `ack`, together with others, and not waited for."""
         self.settle_soon(ACK)
 
     def nack_soon(self, error: str = "", *, requeue: bool = True, delay_ms: int | None = None) -> None:
+        """As `nack`, together with others, and not waited for."""
         self.settle_soon(nacking(error, requeue=requeue, delay_ms=delay_ms))
 
     def settle_soon(self, how: Settling) -> None:
+        """What `ack_soon` and its like do."""
         assert self.settler is not None
         self.settler.check_process()
         self._claim(how).settle_from_thread(how, self.name)

@@ -28,9 +28,11 @@ class PublishingCalls(Calls):
     ) -> Published:
         """Publish a message to a queue; returns when it is on the broker's disk.
 
-        `message` is any JSON-able value, stored as JSON, or bytes, stored as they are; or give bytes as `body`. What is
-        published in the same turn of the event loop to the same queue travels together. After a break it is sent again,
-        and stored once; see `deduplicate`.
+        `message` is any JSON-able value, stored as JSON, or bytes, stored as they are; or give bytes as `body`. Beside
+        it may stand `priority`, `delay_ms`, `deliver_at_ms`, `ttl_ms`, `group`, `deduplication_id`, `max_retries`,
+        `headers`, `content_type` and the other properties of docs/commands.md. What is published to one queue in the
+        same turn of the event loop, or at the same time by several threads, travels together. After a break it is sent
+        again, and stored once; see `deduplicate` of the client.
         """
         check_text("queue", queue)
         if properties:
@@ -105,7 +107,8 @@ class PublishingCalls(Calls):
     ) -> list[Routed]:
         """Publish through an exchange; returns the queues it reached, none when no binding matched.
 
-        Stored in every queue it leads to, or in none.
+        It is stored in every queue it leads to, or in none. `extra_keys` are routing keys beside the first. Message and
+        properties are as those of `publish`.
         """
         publication = Publication(message, UNSET if body is None else body, **properties)
         batch_id = self._publisher.new_id()
@@ -125,6 +128,6 @@ class PublishingCalls(Calls):
         return answer.routed
 
     async def send_message(self, queue: str, body: bytes, priority: int | None = None, delay_seconds: float = 0) -> str:
-        """`publish` by another name: returns the message's id."""
+        """Publish bytes to a queue, ready after `delay_seconds`: `publish` by another name. Returns its id."""
         delay_ms = round(delay_seconds * 1000) or None
         return (await self.publish(queue, body=body, priority=priority, delay_ms=delay_ms)).id

@@ -85,9 +85,9 @@ class QueueCalls(Calls):
     ) -> bool:
         """Make a queue, or see that it is there with these settings; returns whether it is new.
 
-        Settings come as a `QueueSettings`, by name, or both, in which case the names win. Raises `QueueDiffers` when
-        the queue is there with others; with `if_exists="keep"` it is taken as it is, since an operator may have
-        altered it.
+        Settings come as a `QueueSettings`, by their names, as `declare_queue("orders", max_retries=5)`, or both, in
+        which case the names win; docs/queues.md has all. Raises `QueueDiffers` when the queue is there with others;
+        with `if_exists="keep"` it is taken as it is, since an operator may have altered it.
         """
         return await self._declare("queue.declare", name, _said(settings, given), if_exists)
 
@@ -99,8 +99,8 @@ class QueueCalls(Calls):
         if_exists: Existing = IfExists.SAME,
         **given: Unpack[SettingsGiven],
     ) -> bool:
-        """As `declare_queue`, with the defaults of the Synap specification: priorities 0 to 9, 5 where none is given,
-        and at most 100,000 messages."""
+        """Make a queue as `declare_queue` does, with the defaults of Synap (docs/commands.md) for what is not given:
+        priorities 0 to 9, 5 where a message names none, and at most 100,000 messages. Returns whether it is new."""
         return await self._declare("queue.create", name, _said(settings, given), if_exists)
 
     async def _declare(self, command: str, name: str, settings: dict[str, Any], if_exists: str) -> bool:
@@ -110,21 +110,28 @@ class QueueCalls(Calls):
         return created.created
 
     async def alter_queue(self, name: str, **given: Unpack[SettingsGiven]) -> QueueSettings:
-        """Change these settings of a queue; returns all of them."""
+        """Change these settings of a queue, as `alter_queue("orders", max_retries=5)`, and leave the others; returns
+        all of them. They hold for what happens from now on."""
         said = _said(None, given)
         answer = await self._ask("queue.alter", Settings, is_repeatable=True, queue=name, settings=said)
         return answer.settings
 
     async def queue_settings(self, name: str) -> QueueSettings:
+        """All settings of a queue, those at their defaults too."""
         return (await self._ask("queue.settings", Settings, is_repeatable=True, queue=name)).settings
 
     async def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
-        """Delete a queue; returns how many messages went with it."""
+        """Delete a queue; returns how many messages went with it.
+
+        With `if_empty` only where it holds none, else `QueueNotEmpty`; with `if_unused` only where nobody consumes from
+        it, else `QueueInUse`.
+        """
         answer = await self._ask("queue.delete", Deleted, queue=name, if_empty=if_empty, if_unused=if_unused)
         return answer.deleted
 
     async def purge(self, name: str, *, ready_only: bool = False) -> int:
-        """Remove what is in a queue now; returns how many messages that was."""
+        """Remove what is in a queue now, in flight and dead included, or with `ready_only` what is ready; returns how
+        many messages that was."""
         return (await self._ask("queue.purge", Purged, queue=name, ready_only=ready_only)).purged
 
     async def pause(self, name: str) -> None:
@@ -132,6 +139,7 @@ class QueueCalls(Calls):
         await self._ask("queue.pause", Done, is_repeatable=True, queue=name)
 
     async def resume(self, name: str) -> None:
+        """Hand out again what a paused queue holds."""
         await self._ask("queue.resume", Done, is_repeatable=True, queue=name)
 
     async def queues(self, *, prefix: str = "") -> list[str]:
@@ -159,6 +167,7 @@ class QueueCalls(Calls):
                 return found
 
     async def stats(self, name: str) -> QueueStats:
+        """How many messages a queue holds in each state, who consumes from it, and what it has counted so far."""
         return await self._ask("queue.stats", QueueStats, is_repeatable=True, queue=name)
 
     async def info(self) -> BrokerInfo:

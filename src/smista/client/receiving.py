@@ -113,7 +113,8 @@ class ReceivingCalls(Calls):
         await self._ask("queue.ack", Done, receipt=receipt)
 
     async def nack(self, receipt: str, *, requeue: bool = True, delay_ms: int | None = None, error: str = "") -> str:
-        """This delivery failed; returns `requeued` or `dead_lettered`."""
+        """This delivery failed: it is tried again after the queue's back-off, or after `delay_ms`, while it has retries
+        left; else, or with `requeue` False, it is a dead letter. Returns which: `requeued` or `dead_lettered`."""
         answer = await self._ask("queue.nack", Nacked, receipt=receipt, requeue=requeue, delay_ms=delay_ms, error=error)
         return answer.action
 
@@ -122,13 +123,13 @@ class ReceivingCalls(Calls):
         await self._ask("queue.release", Done, receipt=receipt)
 
     async def extend(self, receipt: str, lease_ms: int) -> None:
-        """The lease now ends `lease_ms` from now."""
+        """Hold a delivery for longer: its lease now ends `lease_ms` from now."""
         await self._ask("queue.extend", Done, receipt=receipt, lease_ms=lease_ms)
 
     # -- by message id ------------------------------------------------------------------------------------------------
 
     async def receive_message(self, queue: str, max_messages: int = 1, wait_time_seconds: float = 0) -> list[Delivery]:
-        """`receive` by another name."""
+        """Up to `max_messages` under lease, waiting so long for the first: `receive` by another name."""
         return await self.receive(queue, max_messages, wait_ms=round(wait_time_seconds * 1000))
 
     async def acknowledge_message(self, queue: str, message_id: str) -> None:

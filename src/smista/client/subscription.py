@@ -61,10 +61,12 @@ class Subscription(Generic[D]):
 
     @property
     def queue(self) -> str:
+        """The queue's name."""
         return self._wanted.queue
 
     @property
     def is_over(self) -> bool:
+        """Whether it was closed, or the broker ended it."""
         return self._end is not None
 
     def waiting(self) -> list[D]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -58,11 +59,21 @@ def _paged(call: Callable[Concatenate[AsyncClient, P], Pages[T]]) -> Callable[Co
     def pages(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> SyncPages[T]:
         return SyncPages(self._portal, call(self._client, *args, **kwargs))
 
+    shown = inspect.signature(call)
+    # What `help` shows; it would take the other client's word for what comes back.
+    pages.__signature__ = shown.replace(return_annotation=f"Sync{shown.return_annotation}")  # type: ignore[attr-defined]
     return pages
 
 
 class Client:
-    """See the module; each call is explained at `AsyncClient`'s of the same name."""
+    """A connection to a broker, for programs without an event loop; see the module.
+
+        with Client() as client:
+            client.declare_queue("orders")
+            client.publish("orders", {"pizza": "margherita"})
+
+    Any number of threads may share one. It is closed at the end of the program if nobody did.
+    """
 
     def __init__(
         self,
@@ -75,6 +86,16 @@ class Client:
         unconfirmed_max: int = 10_000,
         unconfirmed_bytes_max: int = 32 * 1024 * 1024,
     ) -> None:
+        """`address` is `http://host:port` (or `https`, `ws`, `wss`), or `host:port`; None is what the variable
+        SMISTA_URL says, else this machine's port 9324. `namespace` None is the default one.
+
+        `connect_timeout_ms` is for one attempt to connect. `retry_for_ms` is how long a connection that was lost is
+        sought again before everything that waits for it fails, with `ConnectionLost` where it was sent and may have
+        happened, with `ConnectionFailed` where it was not; None means for ever. With `deduplicate` a publish that was
+        unconfirmed at a break is sent again, and the broker stores it once, for which it remembers an id per batch
+        during the queue's `dedup_window_ms`; without, it fails with `ConnectionLost`. Beyond `unconfirmed_max` messages
+        or `unconfirmed_bytes_max` bytes that the broker has not confirmed, publishing waits.
+        """
         self._client = AsyncClient(
             address,
             namespace=namespace,
@@ -90,6 +111,7 @@ class Client:
 
     @property
     def is_connected(self) -> bool:
+        """Whether there is a connection just now. A lost one is sought again by itself."""
         return self._client.is_connected
 
     @property
@@ -146,7 +168,16 @@ class Client:
         on_progress: OnProgress | None = None,
         on_result: OnResult | None = None,
     ) -> PutSummary:
-        """As `AsyncClient.put_many`. The messages are taken, and the callbacks called, in the calling thread."""
+        """Publish any number of messages, in batches, several of them under way at a time; in order.
+
+        Each is bytes, a JSON-able value, or a `Publication` where it needs properties of its own. `on_progress` is
+        called with the number of messages done so far, `on_result` for each message with its place and what became of
+        it. A message that is refused, by the broker or because it cannot be sent, does not keep the others out; it is
+        in the summary's `errors`. What refuses all of them (`QueueNotFound`, `LowDisk`, ...) is raised, and so is what
+        `messages` raises, once those it gave before are put; how many were accepted stands in a note of the error.
+
+        The messages are taken, and the callbacks called, in the calling thread.
+        """
         check_text("queue", queue)
         tally = Tally(on_progress, on_result)
         under_way: deque[tuple[Call[Pending], Batch]] = deque()
@@ -174,7 +205,12 @@ class Client:
     def receive(
         self, queue: str, limit: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None, consumer: str = ""
     ) -> list[SyncDelivery]:
-        """As `AsyncClient.receive`. When it is interrupted, as by Ctrl-C, it has taken nothing."""
+        """Up to `limit` messages under lease (the queue's, or `lease_ms`).
+
+        With `wait_ms`, at most 20,000, an empty queue is waited on; an empty list when nothing came. What is received
+        is this program's until its lease ends, whatever happens to the connection. When the call is interrupted, as by
+        Ctrl-C, it has taken nothing: what came in that moment is released.
+        """
         received = _Received()
         try:
             self._portal.run(
@@ -190,7 +226,7 @@ class Client:
             raise
 
     def receive_message(self, queue: str, max_messages: int = 1, wait_time_seconds: float = 0) -> list[SyncDelivery]:
-        """`receive` by another name."""
+        """Up to `max_messages` under lease, waiting so long for the first: `receive` by another name."""
         return self.receive(queue, max_messages, wait_ms=round(wait_time_seconds * 1000))
 
     def subscribe(
@@ -202,12 +238,15 @@ class Client:
         priority: int = 0,
         consumer: str = "",
     ) -> SyncSubscription:
-        """As `AsyncClient.subscribe`: an iterator of deliveries.
+        """Have the messages of a queue pushed: an iterator of deliveries.
 
-        with client.subscribe("orders", prefetch=100) as orders:
-            for delivery in orders:
-                with delivery:
-                    handle(delivery.json())
+            with client.subscribe("orders", prefetch=100) as orders:
+                for delivery in orders:
+                    with delivery:
+                        handle(delivery.json())
+
+        `prefetch` (the queue's) is how many may be here unsettled at a time. Without `lease_ms` they are this program's
+        as long as the connection lives. Among several consumers those of higher `priority` are served first.
         """
         subscription = self._client.subscribe_as(
             SyncDelivery, queue, prefetch=prefetch, lease_ms=lease_ms, priority=priority, consumer=consumer

@@ -43,10 +43,12 @@ class SyncSubscription:
 
     @property
     def queue(self) -> str:
+        """The queue's name."""
         return self._subscription.queue
 
     @property
     def is_over(self) -> bool:
+        """Whether it was closed, or the broker ended it."""
         return self._subscription.is_over
 
     def __iter__(self) -> Self:
