@@ -232,11 +232,16 @@ def _summary(found: DataFrame, page: Path) -> Summary:
 
 def _page(found: DataFrame, place: str) -> str:
     rows = found.orderBy(sql.desc("dead"), sql.desc("deaths"), "group").limit(REPORTED_MAX).collect()
+    return page_of([row.asDict() for row in rows], group_count=found.count(), place=place)
+
+
+def page_of(rows: list[dict[str, Any]], *, group_count: int, place: str) -> str:
+    """The page of these groups. What may be long, errors, bodies and ids, stands below the row it belongs to."""
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    headings = ["group", "queue", "dead", "deaths", "trend", "when", "reason", "error", "body", "first", "last", "ids"]
-    table = report.table(headings, [_line(row.asDict()) for row in rows])
+    headings = ["group", "queue", "dead", "deaths", "trend", "when", "reason", "first", "last"]
+    table = report.table(headings, [_line(row) for row in rows], [_below(row) for row in rows])
     told = {
-        "groups": found.count(),
+        "groups": group_count,
         "dead": sum(row["dead"] for row in rows),
         "deaths": sum(row["deaths"] for row in rows),
     }
@@ -255,12 +260,17 @@ def _line(row: dict[str, Any]) -> list[object]:
         row["trend"],
         report.sparkline(row["slices"]),
         row["reason"],
-        report.code(row["last_error"] or row["error"]),
-        report.code(row["shape"]),
         row["first_at"],
         row["last_at"],
-        report.code(" ".join(row["samples"])),
     ]
+
+
+def _below(row: dict[str, Any]) -> dict[str, object]:
+    return {
+        "error": report.code(row["last_error"] or row["error"]),
+        "body": report.code(row["shape"]),
+        "ids": report.code(" ".join(row["samples"])),
+    }
 
 
 if __name__ == "__main__":
