@@ -161,14 +161,9 @@ def test_the_program_in_the_readme_runs_as_it_stands(tmp_path: Path, monkeypatch
     assert (tmp_path / "data/log.db").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "output"),
-    [("dead-letters.md", "['cannot be made']\n1 1\n"), ("engine.md", "")],
-    ids=lambda value: value[:12],
-)
-def test_the_programs_in_the_pages_run(name: str, output: str, tmp_path: Path) -> None:
-    [program] = PROGRAM.findall(page(name))
-    assert run(program, tmp_path) == output
+def test_the_program_on_the_engine_runs(tmp_path: Path) -> None:
+    [program] = PROGRAM.findall(page("engine.md"))
+    assert run(program, tmp_path) == ""
 
 
 def test_the_states_are_drawn_once_and_alike() -> None:
