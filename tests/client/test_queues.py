@@ -1,3 +1,6 @@
+import enum
+from typing import Literal, get_args, get_origin, get_type_hints
+
 import pytest
 
 from smista import AsyncClient
@@ -8,6 +11,14 @@ from smista.core.settings import Backoff, QueueSettings
 
 def test_every_setting_of_a_queue_can_be_given_by_name() -> None:
     assert set(SettingsGiven.__annotations__) == set(QueueSettings.__struct_fields__)
+
+
+def test_every_word_that_a_setting_takes_can_be_given() -> None:
+    for name, kind in get_type_hints(SettingsGiven).items():
+        parts = get_args(kind)
+        words = {word for part in parts if get_origin(part) is Literal for word in get_args(part)}
+        enums = [part for part in parts if isinstance(part, type) and issubclass(part, enum.StrEnum)]
+        assert words == {each.value for known in enums for each in known}, name
 
 
 async def test_declaring_says_whether_the_queue_is_new(client: AsyncClient, queue: str) -> None:

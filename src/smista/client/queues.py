@@ -41,7 +41,7 @@ class SettingsGiven(TypedDict, total=False):
     retry_cap_ms: int
     retry_jitter: float
     backoff_on_timeout: bool
-    dead_letter: DeadLetterMode | Literal["move", "park", "drop"]
+    dead_letter: DeadLetterMode | Literal["move", "move-or-drop", "park", "drop"]
     dead_letter_queue: str | None
     dead_letter_exchange: str | None
     dead_letter_routing_key: str | None
@@ -51,7 +51,7 @@ class SettingsGiven(TypedDict, total=False):
     max_bytes: int | None
     body_bytes_max: int | None
     limit_ready_only: bool
-    overflow: Overflow | Literal["reject", "drop-oldest", "dead-letter-oldest"]
+    overflow: Overflow | Literal["reject", "drop-oldest", "dead-letter-oldest", "dead-letter-newest"]
     message_ttl_ms: int | None
     retention_ms: int | None
     delay_ms: int
