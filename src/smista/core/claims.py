@@ -386,6 +386,9 @@ def expire_claim(state: BrokerState, queue: Queue, claim: Claim) -> None:
 
 def work_off(state: BrokerState, queue: Queue, claim: Claim, limit: int, *, chance: float = 0.0, now_ms: int) -> bool:
     """Settle the next rows of a claim that has ended, as it ended; True while there are more."""
+    if claim.state is not ClaimState.ACKNOWLEDGED and queue.settings.dead_letter_exchange is not None:
+        # Each may become a dead letter, and that in very many queues.
+        limit = 1
     start, end = claim.worked_off, claim.worked_off + limit
     receipts = list(claim.receipts(start, end))
     late = min(end, claim.row_count) - start - len(receipts)

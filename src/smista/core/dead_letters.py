@@ -8,6 +8,10 @@ Where a message can go is found first, and asked of each target without changing
 made that is not there yet, and the message moved. A target that drops its oldest takes one too many and is left in
 `state.crowded`, see `trimming`. So does one that refuses, if those who wait on it may take what is there, and if the
 dead letter would be dropped otherwise: where it would be parked, it rather is.
+
+A dead-letter exchange may lead to very many queues, and that is one step for each message. So whoever sets aside many
+messages one after the other counts what that makes (`is_much`) and leaves the rest for later. One that would reach more
+queues than a publish may is parked.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import msgspec
 from smista.core.caches import cached_if_small
 from smista.core.declaring import declare_queue, look_after
 from smista.core.errors import MessageNotFound, QueueFull
-from smista.core.exchanges import route
+from smista.core.exchanges import QUEUES_MAX, ReachTooWide, route
 from smista.core.limits import can_make_room, has_room, is_one_by_one, is_over
 from smista.core.message import Death, Envelope, Fate, Message, Reason, State
 from smista.core.queue import Queue, error_text
@@ -28,8 +32,18 @@ from smista.core.state import BrokerState
 
 DEAD_LETTER_SUFFIX = "_dlq"
 DEATHS_KEPT = 16
+COPIES_AT_ONCE = 1_000
+"""So many enter queues before the rest has to wait."""
+TOO_WIDE = (
+    f"The dead-letter exchange leads to more than {QUEUES_MAX} queues, or to very many exchanges; bind fewer of them."
+)
 BODY_LOST = "The body cannot be read from the log, so the message cannot be moved to where its body is written again."
 MOVES = (DeadLetterMode.MOVE, DeadLetterMode.MOVE_OR_DROP)
+
+
+def is_much(state: BrokerState, since: int, more: int = 0) -> bool:
+    """Whether so many messages have entered queues since the next sequence was this, that the rest should wait."""
+    return state.next_sequence - since >= COPIES_AT_ONCE + more
 
 
 def expire(
@@ -88,6 +102,9 @@ def set_aside(state: BrokerState, queue: Queue, message: Message, fate: Fate) ->
             return True
         targets = way.targets or [_make_target(state, queue, way.to_make, fate.at_ms)]
         _move_to(state, queue, message, targets, fate, way.address)
+    elif way.is_too_wide:
+        park(state, queue, message, fate.reason, failed_by=fate.failed_by, error=TOO_WIDE, now_ms=fate.at_ms)
+        return True
     elif mode is DeadLetterMode.MOVE_OR_DROP:
         discard(state, queue, message, fate.reason, now_ms=fate.at_ms)
     return way.is_open or mode is DeadLetterMode.MOVE_OR_DROP
@@ -285,6 +302,7 @@ class _Way(msgspec.Struct, frozen=True):
     to_make: str = ""
     address: tuple[str, str] | None = None
     """The exchange and key by which it goes there."""
+    is_too_wide: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -311,7 +329,12 @@ def _find_way(state: BrokerState, queue: Queue, message: Message, fate: Fate, co
         headers, extra_keys = state.read_routing(message.envelope.properties)
         if queue.settings.dead_letter_routing_key is not None:
             extra_keys = ()
-        names = route(namespace.topology, exchange, key, headers, namespace.queues.__contains__, extra_keys).queues
+        try:
+            names = route(namespace.topology, exchange, key, headers, namespace.queues.__contains__, extra_keys).queues
+        except ReachTooWide:
+            return _Way(is_too_wide=True)
+        if len(names) > QUEUES_MAX:
+            return _Way(is_too_wide=True)
     found = [namespace.queues[name] for name in names]
     targets = [
         target

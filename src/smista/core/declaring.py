@@ -266,14 +266,16 @@ def _check_dead_letter_cycle(state: BrokerState, name: str, settings: QueueSetti
     if settings.dead_letter_queue == name and settings.own_dead_letters:
         return
     queues = state.namespaces[namespace].queues if namespace in state.namespaces else {}
-    path = [name]
+    # In the order they are met, and found at once: a chain may have thousands.
+    path = {name: None}
     target = settings.dead_letter_queue
     while target is not None:
-        path.append(target)
-        if target in path[:-1]:
+        if target in path:
             raise DeadLetterCycle(
-                f"Dead letters would go round in a circle: {' -> '.join(path)}; give one of them another target."
+                f"Dead letters would go round in a circle: {' -> '.join([*path, target])}; give one of them another "
+                "target."
             )
+        path[target] = None
         following = queues.get(target)
         after = None if following is None else following.declared.dead_letter_queue
         target = None if after == target else after

@@ -3,7 +3,8 @@ after.
 
 Done in slices: the caller says how many entries of the calendar at most, so that a million messages expiring in one
 instant never hold up anybody else for long. A queue whose retention is over, or a claim, is one entry that stands for
-up to some hundred messages; it comes again for the rest.
+up to some hundred messages; it comes again for the rest. Where messages become dead letters in very many queues, what
+is left of a slice waits for the next one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 from smista.core.calendar import Entry
 from smista.core.claims import Claim, ClaimState, expire_claim, work_off
-from smista.core.dead_letters import expire
+from smista.core.dead_letters import expire, is_much
 from smista.core.declaring import delete_queue, schedule_check
 from smista.core.message import Message, Reason, State
 from smista.core.queue import Queue
@@ -29,8 +30,15 @@ def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float 
     foreign: list[Entry] = []
     due = state.calendar.pop_due(now_ms, limit)
     # What becomes ready is one record per queue, so it comes first: nothing else may happen to it before that is noted.
-    for entry in _become_ready(state, due, now_ms):
+    since = state.next_sequence
+    others = _become_ready(state, due, now_ms)
+    for place, entry in enumerate(others):
         state.journal.between()
+        if is_much(state, since):
+            for later in others[place:]:
+                if later.deadline_ms is not None:
+                    state.calendar.add(later, later.deadline_ms, now_ms)
+            break
         if type(entry) is Message:
             # An earlier one in this slice may have settled it.
             if entry.deadline_ms is not None and entry.deadline_ms <= now_ms:
@@ -120,6 +128,9 @@ def _retire(state: BrokerState, queue: Queue, now_ms: int) -> bool:
             if since_ms + retention_ms > now_ms or len(old) >= RETIRED_AT_ONCE:
                 break
             old.append(message)
+    since = state.next_sequence
     for message in old:
+        if is_much(state, since):
+            return True
         expire(state, queue, message, now_ms=now_ms)
     return len(old) >= RETIRED_AT_ONCE

@@ -31,6 +31,7 @@
     ├── ExchangeInternal           only other exchanges may send to it
     ├── ExchangeInUse              a conditional delete was refused
     ├── ExchangeCycle              a message could go round for ever
+    ├── ReachTooWide               a message would go to more than one publish may reach
     ├── BindingTargetNotFound      the queue or exchange to bind does not exist
     └── InvalidBinding             key or arguments make no rule
 
@@ -222,6 +223,17 @@ class ExchangeCycle(BrokerError):
             f"{' -> '.join(path)}: leave it out, or remove another step of the circle first."
         )
         self.path = tuple(path)
+
+
+class ReachTooWide(BrokerError):
+    code: ClassVar[str] = "reach_too_wide"
+
+    def __init__(self, exchange: str, what: str, limit: int) -> None:
+        super().__init__(
+            f"From exchange {exchange!r} a message would go to more than {limit} {what}, which is the most: bind "
+            "fewer of them, or publish it in several parts by different keys."
+        )
+        self.exchange = exchange
 
 
 class BindingTargetNotFound(BrokerError):

@@ -3,35 +3,35 @@
 What an exchange routes is stored in all queues or in none; queues named one by one take or refuse it each for itself.
 Either way all of them are asked before anything changes, room is made in all before the message enters one, and its
 copies share one body.
+
+That is one step, however many queues they are, at some 6 us each. So what is stored in all queues or in none goes to
+`QUEUES_MAX` of them at most: more would hold up everybody. Whoever publishes to queues each for itself may do so in
+several steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from smista.core.checks import BATCH_ID_LENGTH_MAX, check_id, check_publication
 from smista.core.declaring import look_after
 from smista.core.dedup import dedup_key, sent_key
 from smista.core.entering import Placed, Result, admit, find_duplicate, placed, refuse, store
-from smista.core.exchanges import route
+from smista.core.exchanges import QUEUES_MAX, ReachTooWide, route
 from smista.core.message import Message, Publication
 from smista.core.publishing import Batch, publish
 from smista.core.queue import Queue
-from smista.core.settings import Overflow
+from smista.core.settings import Overflow, QueueSettings
 from smista.core.state import BrokerState, Namespace
 from smista.core.trimming import make_room
 from smista.errors import BrokerError
 
-
-class _Decided(msgspec.Struct, frozen=True):
-    """A queue that takes the message, or has it already."""
-
-    queue: Queue
-    key: str | None
-    """Under which it remembers it, see `dedup_key`."""
-    duplicate: Placed | None
+_Decided = tuple[Queue, str | None, Placed | None]
+"""A queue that takes the message, the key under which it remembers it (see `dedup_key`), and, if it has it already,
+where."""
+_Keys = dict[int, tuple[QueueSettings, str | None]]
+"""By their ids, settings that were held against the message, with the key: queues declared alike share them, and of
+5,000 queues there are few to look at."""
 
 
 def publish_to_exchange(
@@ -56,6 +56,8 @@ def publish_to_exchange(
     found = route(
         namespace.topology, exchange, envelope.routing_key, headers, namespace.queues.__contains__, extra_keys
     )
+    if len(found.queues) > QUEUES_MAX:
+        raise ReachTooWide(exchange, "queues", QUEUES_MAX)
     queues = [namespace.queues[name] for name in found.queues]
     if len(queues) == 1:
         # Not as a whole batch: the next time it may be routed to several queues, which remember by places.
@@ -65,7 +67,8 @@ def publish_to_exchange(
             raise result
         return [result]
     sent_as = None if batch_id is None else sent_key(batch_id, 0)
-    decided = [_decide(state, queue, publication, now_ms, sent_as) for queue in queues]
+    keys: _Keys = {}
+    decided = [_decide(state, queue, publication, keys, now_ms, sent_as) for queue in queues]
     for queue in queues:
         queue.used_at_ms = now_ms
     return _store(state, decided, publication, now_ms, sent_as)
@@ -75,13 +78,14 @@ def publish_to_queues(
     state: BrokerState, queues: Sequence[Queue], publication: Publication, *, is_use: bool = True, now_ms: int
 ) -> list[Result]:
     """Publish one message to several queues, each for itself: one that refuses it does not keep it from the others."""
+    keys: _Keys = {}
     decided: list[_Decided] = []
     refused: dict[Queue, BrokerError] = {}
     for queue in queues:
         if is_use:
             queue.used_at_ms = now_ms
         try:
-            decided.append(_decide(state, queue, publication, now_ms))
+            decided.append(_decide(state, queue, publication, keys, now_ms))
         except BrokerError as error:
             refused[queue] = error
     stored = iter(_store(state, decided, publication, now_ms))
@@ -105,16 +109,22 @@ def publish_promised_to_several(
 
 
 def _decide(
-    state: BrokerState, queue: Queue, publication: Publication, now_ms: int, sent_as: str | None = None
+    state: BrokerState, queue: Queue, publication: Publication, keys: _Keys, now_ms: int, sent_as: str | None = None
 ) -> _Decided:
     """Raise why a queue does not take a message. Nothing changes: others may refuse it yet."""
-    check_publication(state, queue, publication)
-    key = dedup_key(queue.settings, publication)
-    has_own_id = publication.envelope.deduplication_id is not None
-    duplicate = find_duplicate(queue, key, now_ms, sent_as, has_own_id=has_own_id)
-    if duplicate is None:
+    settings = queue.settings
+    known = keys.get(id(settings))
+    if known is None:
+        check_publication(state, queue, publication)
+        known = keys[id(settings)] = settings, dedup_key(settings, publication)
+    key = known[1]
+    duplicate = None
+    if queue.dedup is not None:
+        has_own_id = publication.envelope.deduplication_id is not None
+        duplicate = find_duplicate(queue, key, now_ms, sent_as, has_own_id=has_own_id)
+    if duplicate is None and settings.is_limited:
         admit(state, queue, len(publication.body), now_ms)
-    return _Decided(queue, key, duplicate)
+    return queue, key, duplicate
 
 
 def _store(
@@ -127,19 +137,19 @@ def _store(
     """Nothing is refused here any more."""
     results: list[Placed] = []
     copies: list[tuple[Queue, Message]] = []
-    for one in decided:
+    for queue, _, duplicate in decided:
         # A dead letter could fill another of these queues: it goes when all have theirs, see `keep_limits`.
-        if one.duplicate is None and one.queue.settings.overflow is Overflow.DROP_OLDEST:
-            make_room(state, one.queue, len(publication.body), now_ms)
+        if duplicate is None and queue.settings.overflow is Overflow.DROP_OLDEST and queue.settings.is_limited:
+            make_room(state, queue, len(publication.body), now_ms)
             state.journal.between()
-    for one in decided:
-        if one.duplicate is not None:
-            one.queue.counters.duplicates += 1
-            results.append(one.duplicate)
+    for queue, key, duplicate in decided:
+        if duplicate is not None:
+            queue.counters.duplicates += 1
+            results.append(duplicate)
             continue
-        message = store(state, one.queue, publication, one.key, now_ms, sent_as)
-        results.append(placed(one.queue, message, now_ms))
-        copies.append((one.queue, message))
+        message = store(state, queue, publication, key, now_ms, sent_as)
+        results.append(placed(queue, message, now_ms))
+        copies.append((queue, message))
     _note(state, copies, now_ms)
     return results
 
@@ -149,5 +159,6 @@ def _note(state: BrokerState, copies: Sequence[tuple[Queue, Message]], now_ms: i
     if copies:
         state.journal.fanned_out(copies, now_ms)
     for queue, message in copies:
-        state.entered(queue, message, now_ms)
+        if queue.settings.is_limited or message.expires_at_ms is not None:
+            state.entered(queue, message, now_ms)
         look_after(queue, now_ms)

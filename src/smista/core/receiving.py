@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
-from smista.core.dead_letters import expire
+from smista.core.dead_letters import expire, is_much
 from smista.core.errors import InvalidArgument
 from smista.core.message import FOREVER_MS, Message
 from smista.core.queue import Queue
@@ -74,8 +74,8 @@ def receive(
                 for one in taken[len(fitting) :]:
                     line.untake(one)
                 taken = fitting
-    expired_count = 0
-    while len(taken) < limit and bytes_max > 0 and expired_count < EXPIRED_AT_ONCE:
+    expired_count, since = 0, state.next_sequence
+    while len(taken) < limit and bytes_max > 0 and expired_count < EXPIRED_AT_ONCE and not is_much(state, since):
         message = line.pop()
         if message is None:
             break

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from smista.core.errors import InvalidPriority, MessageTooLarge, QueueFull
-from smista.core.exchanges import route
+from smista.core.exchanges import QUEUES_MAX, ReachTooWide, route
 from smista.core.fan_out import publish_promised_to_several
 from smista.core.limits import MAKES_ROOM, fits
 from smista.core.message import Publication
@@ -142,17 +142,25 @@ def publish_slice(state: BrokerState, commit: Commit, rows: Sequence[Row], *, no
 
 
 def route_rows(
-    state: BrokerState, namespace: str, exchange: str, rows: Sequence[Row]
+    state: BrokerState, namespace: str, exchange: str, rows: Sequence[Row], *, is_promised: bool = False
 ) -> dict[tuple[Queue, ...], list[Publication]]:
     """Where an exchange would send the rows: what goes to the same queues together, in order; no queues for what goes
-    nowhere."""
+    nowhere. What would go to too many is refused; where it is promised already, it goes nowhere."""
     space = state.namespaces.get(namespace)
     found: dict[tuple[Queue, ...], list[Publication]] = {}
     if space is None or (exchange and space.topology.find(exchange) is None):
         return {(): [row.publication for row in rows]}
     for row in rows:
         key = row.publication.envelope.routing_key
-        names = route(space.topology, exchange, key, row.headers, space.queues.__contains__, ()).queues
+        names: tuple[str, ...] = ()
+        try:
+            names = route(space.topology, exchange, key, row.headers, space.queues.__contains__, ()).queues
+            if len(names) > QUEUES_MAX:
+                raise ReachTooWide(exchange, "queues", QUEUES_MAX)
+        except ReachTooWide:
+            if not is_promised:
+                raise
+            names = ()
         found.setdefault(tuple(space.queues[name] for name in names), []).append(row.publication)
     return found
 
@@ -167,7 +175,7 @@ def _routed(state: BrokerState, commit: Commit, rows: Sequence[Row]) -> dict[tup
         queue = None if space is None else space.queues.get(commit.queue)
         return {() if queue is None else (queue,): [row.publication for row in rows]}
     assert commit.exchange is not None
-    return route_rows(state, commit.namespace, commit.exchange, rows)
+    return route_rows(state, commit.namespace, commit.exchange, rows, is_promised=True)
 
 
 def _forget(state: BrokerState, now_ms: int) -> None:

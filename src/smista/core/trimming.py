@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from smista.core.dead_letters import discard, expire, set_aside
+from smista.core.dead_letters import discard, expire, is_much, set_aside
 from smista.core.limits import MAKES_ROOM, drops_first, has_room, is_over, next_to_go
 from smista.core.message import Fate, Message, Reason
 from smista.core.queue import Queue
@@ -42,9 +42,12 @@ MADE_ROOM_AT_ONCE = 100
 Serve = Callable[[Queue, int], object]
 
 
-def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> None:
-    """Serve the crowded queues, then drop what nobody took and may not stay. Some may still be crowded afterwards."""
-    budget = TRIMMED_AT_ONCE + 2 * sum(state.crowded.values())
+def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> Queue | None:
+    """Serve the crowded queues, then drop what nobody took and may not stay. Some may still be crowded afterwards.
+
+    Returns the one of them whose dead letters went to so many queues that the rest of them should wait for a while."""
+    entered, since = sum(state.crowded.values()), state.next_sequence
+    budget = TRIMMED_AT_ONCE + 2 * entered
     while state.crowded and budget > 0:
         queue, _ = state.crowded.popitem()
         if queue.is_deleted:
@@ -53,15 +56,29 @@ def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> None:
             continue
         if queue.is_watched:
             serve(queue, now_ms)
-        for message in state.fleeting.pop(queue, ()):
+        fleeting = state.fleeting.pop(queue, [])
+        for place, message in enumerate(fleeting):
+            if is_much(state, since, 2 * entered):
+                state.fleeting[queue] = fleeting[place:]
+                break
             if queue.ready.get(message.sequence) is message:
                 expire(state, queue, message, now_ms=now_ms)
                 state.journal.between()
-        for message in _newest_beyond(queue, state.beyond.pop(queue, [])):
+        beyond = state.beyond.pop(queue, [])
+        for message in _newest_beyond(queue, beyond):
+            if is_much(state, since, 2 * entered):
+                state.beyond[queue] = beyond
+                break
             turn_away(state, queue, message, now_ms)
             state.journal.between()
+        if is_much(state, since, 2 * entered):
+            state.crowded.setdefault(queue, 0)
+            return queue
         count = 0
         while is_over(queue) and queue.settings.overflow in MAKES_ROOM:
+            if is_much(state, since, 2 * entered):
+                state.crowded.setdefault(queue, 0)
+                return queue
             if count >= budget:
                 # More than one call may do.
                 state.crowded.setdefault(queue, 0)
@@ -71,6 +88,7 @@ def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> None:
             state.journal.between()
             count += 1
         budget -= 1 + count
+    return None
 
 
 def make_room(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int) -> None:

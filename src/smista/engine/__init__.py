@@ -16,12 +16,14 @@ from smista.core.settings import (
 from smista.engine.broker import Broker
 from smista.engine.consumers import CreditPool, Subscription
 from smista.engine.delivery import Delivery, Published
-from smista.engine.leaving import ACKNOWLEDGED_AT_ONCE, SETTLED_AT_ONCE, in_slices
+from smista.engine.leaving import ACKNOWLEDGED_AT_ONCE, SETTLED_AT_ONCE, done_of, in_slices
 from smista.engine.measures import KeptFor, LogSpace
+from smista.engine.publishing import FAN_OUT_AT_ONCE
 from smista.engine.settings import BrokerSettings
 
 __all__ = [
     "ACKNOWLEDGED_AT_ONCE",
+    "FAN_OUT_AT_ONCE",
     "FOREVER_MS",
     "SETTLED_AT_ONCE",
     "Backoff",
@@ -51,5 +53,6 @@ __all__ = [
     "Route",
     "State",
     "Subscription",
+    "done_of",
     "in_slices",
 ]

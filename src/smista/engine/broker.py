@@ -23,6 +23,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from smista.core import receiving, settling
+from smista.core.dead_letters import is_much
 from smista.core.errors import InvalidArgument, InvalidReceipt
 from smista.core.message import Message, Receipt
 from smista.core.queue import Queue
@@ -227,16 +228,33 @@ class Broker(LookingBroker):
         self, receipts: Sequence[Receipt], *, requeue: bool = True, delay_ms: int | None = None, error: str = ""
     ) -> list[bool | BrokerError]:
         """These deliveries failed. Per receipt True if it will be retried, False if it is dead, or why neither."""
-        results = self.nack_now(receipts, requeue=requeue, delay_ms=delay_ms, error=error)
+        results: list[bool | BrokerError] = []
+        while True:
+            results += self.nack_now(
+                receipts[len(results) :], requeue=requeue, delay_ms=delay_ms, error=error, is_cut=True
+            )
+            if len(results) == len(receipts):
+                break
+            await self.lane.turn()
         await self._keeper.durable()
         return results
 
     def nack_now(
-        self, receipts: Iterable[Receipt], *, requeue: bool = True, delay_ms: int | None = None, error: str = ""
+        self,
+        receipts: Iterable[Receipt],
+        *,
+        requeue: bool = True,
+        delay_ms: int | None = None,
+        error: str = "",
+        is_cut: bool = False,
     ) -> list[bool | BrokerError]:
-        now_ms = self._enter()
+        """With `is_cut` there are fewer results than receipts where some became dead letters in very many queues: the
+        others are not settled yet."""
+        now_ms, since = self._enter(), self._state.next_sequence
         results: list[bool | BrokerError] = []
         for receipt in receipts:
+            if is_cut and is_much(self._state, since):
+                break
             try:
                 results.append(
                     settling.nack(
@@ -257,7 +275,12 @@ class Broker(LookingBroker):
 
     async def release(self, receipts: Sequence[Receipt]) -> list[Outcome]:
         """Give messages back to their old places, not counted as failures."""
-        outcomes = self.release_now(receipts)
+        outcomes: list[Outcome] = []
+        while True:
+            outcomes += self.release_now(receipts[len(outcomes) :], is_cut=True)
+            if len(outcomes) == len(receipts):
+                break
+            await self.lane.turn()
         await self._keeper.durable()
         return outcomes
 

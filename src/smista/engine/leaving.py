@@ -10,7 +10,7 @@ back, so that whoever takes over gets it in order, before what was behind it. (N
 and drops the rest: there what comes back goes to whoever waits, or goes.)
 
 What goes back is named by receipts, and each is looked up when its turn comes: it may have been settled, purged or
-deleted since.
+deleted since. Some of it may become dead letters in very many queues; then there is less in a slice.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TypeVar
 
+from smista.core.dead_letters import is_much
 from smista.core.limits import drops_first
 from smista.core.message import Reason, Receipt
 from smista.core.settling import fail, find_held
@@ -37,13 +38,24 @@ Settle = Callable[[Sequence[Receipt]], object]
 
 
 async def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], object]) -> None:
-    """Do something with all of them, in order, and let the loop go round in between."""
+    """Do something with all of them, in order, and let the loop go round in between. Where `work` says with how many of
+    those it was given it is done, the others come again, after a pause."""
     end_s = time.perf_counter() + SLICE_S
-    for start in range(0, len(items), SLICE):
+    start = 0
+    while start < len(items):
         if time.perf_counter() > end_s:
             await asyncio.sleep(BREATH_S)
             end_s = time.perf_counter() + SLICE_S
-        work(items[start : start + SLICE])
+        some = items[start : start + SLICE]
+        done = done_of(work(some), some)
+        start += done
+        if done < len(some):
+            end_s = 0.0
+
+
+def done_of(done: object, items: Sequence[T]) -> int:
+    """With how many of them some work is done, by what it says: see `in_slices`."""
+    return done if isinstance(done, int) else len(items)
 
 
 class LeavingBroker(RunningBroker):
@@ -57,7 +69,10 @@ class LeavingBroker(RunningBroker):
         self._enter()
         self._consumers.check_subscribed(subscription)
         held_by_it = [] if keeps_held else list(subscription.held.values())
-        self.leave([subscription], held_by_it, self.vanish_now if is_vanished else self.release_now)
+        self.leave([subscription], held_by_it, self.vanish_now if is_vanished else self._release_some)
+
+    def _release_some(self, receipts: Sequence[Receipt]) -> int:
+        return len(self.release_now(receipts, is_cut=True))
 
     def leave(
         self, subscriptions: Sequence[Subscription], receipts: Sequence[Receipt], give_back: Settle
@@ -79,12 +94,13 @@ class LeavingBroker(RunningBroker):
             for subscription in subscriptions:
                 if subscription.fetching:
                     self.release_now(subscription.fetching)
-            if len(receipts) > SETTLED_AT_ONCE:
+            rest = receipts
+            if receipts and len(receipts) <= SETTLED_AT_ONCE:
+                rest = receipts[done_of(give_back(receipts), receipts) :]
+            if rest:
                 is_held_up_longer = True
                 # Whoever waits for it may be cancelled; it may not.
-                return asyncio.shield(self.run_errand(_give_back(receipts, give_back, go_on)))
-            if receipts:
-                give_back(receipts)
+                return asyncio.shield(self.run_errand(_give_back(rest, give_back, go_on)))
             return None
         finally:
             if not is_held_up_longer:
@@ -98,15 +114,22 @@ class LeavingBroker(RunningBroker):
         finally:
             go_on()
 
-    def vanish_now(self, receipts: Iterable[Receipt]) -> None:
-        """The consumer vanished with these: failed deliveries, ready again at once. Those that are over stay so."""
-        now_ms = self._enter()
+    def vanish_now(self, receipts: Iterable[Receipt]) -> int:
+        """The consumer vanished with these: failed deliveries, ready again at once. Those that are over stay so.
+
+        Returns with how many it is done: with fewer where some became dead letters in very many queues."""
+        now_ms, since = self._enter(), self._state.next_sequence
+        done = 0
         for receipt in receipts:
+            if is_much(self._state, since):
+                break
+            done += 1
             held = find_held(self._state, receipt)
             if held is not None:
                 fail(self._state, *held, Reason.VANISHED, delay_ms=0, now_ms=now_ms)
                 self._keeper.seal_if_large()
         self._after()
+        return done
 
     def hold_up(self, numbers: Iterable[int]) -> Callable[[], None]:
         """Have queues serve nobody who waits, until what this returns is called, once.

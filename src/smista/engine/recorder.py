@@ -24,7 +24,7 @@ from smista.core.policies import Policy
 from smista.core.queue import Queue
 from smista.core.settings import QueueSettings
 from smista.core.staging import Commit
-from smista.engine.accounts import KEPT_BYTES, MESSAGE_BYTES, Accounts
+from smista.engine.accounts import KEPT_BYTES, MESSAGE_BYTES, Accounts, kept_bytes, live_bytes
 from smista.engine.claim_records import claimant_record, claimed_record, commit_record
 from smista.engine.measures import QueueTimes
 from smista.log import records
@@ -319,21 +319,28 @@ class Recorder(Accounts, Journal):
             self.listed += messages
 
     def fanned_out(self, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:
+        # Thousands in one step, all with the same body and properties: accounts are kept once for all of them. Measured
+        # at 0.7 us a queue against 1.5 with each counted for itself.
+        position = self.position
         targets = []
-        self.count_resident(message for _, message in placed)
         for queue, message in placed:
             if queue.settings.durable:
-                message.position = self.position
-                self.count_in(message)
-                if self.is_listing:
-                    self.listed.append(message)
+                message.position = position
                 targets.append(
                     (queue.number, message.sequence, message.priority, message.ready_at_ms, message.expires_at_ms or 0)
                 )
+        first = placed[0][1]
+        body = first.body
+        assert type(body) is bytes
+        self.resident_bytes += len(body) * len(placed)
+        self.kept_bytes += kept_bytes(first) * len(placed)
         if targets:
-            first = placed[0][1]
-            assert type(first.body) is bytes
-            self.note(records.fanned_out(at_ms, self._envelope(first.envelope), first.body, targets))
+            live = live_bytes(first) * len(targets)
+            self.live[position] = self.live.get(position, 0) + live
+            self.live_total += live
+            if self.is_listing:
+                self.listed += [message for _, message in placed if message.position]
+            self.note(records.fanned_out(at_ms, self._envelope(first.envelope), body, targets))
 
     def placed(self, messages: Sequence[Message], body: bytes, *, entered_at_ms: int = 0) -> None:
         """Write messages that share a body with all that is known of them; they live in this block from now on."""

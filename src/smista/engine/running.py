@@ -18,6 +18,7 @@ from smista.core import browsing, dead_letters
 from smista.core.claims import claimants, held_by_claims
 from smista.core.due import run_due
 from smista.core.message import Message, Reason, Receipt, State
+from smista.core.queue import Queue
 from smista.core.settling import Outcome, receipt_for, release
 from smista.core.state import BrokerState, ReadRouting
 from smista.core.trimming import keep_limits
@@ -26,6 +27,7 @@ from smista.engine.consumers import Poll, Watch
 from smista.engine.dispatcher import Dispatcher
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
+from smista.engine.lane import Lane
 from smista.engine.measures import BrokerMeasures, LagTimer, LogRange, LogSpace, QueueMeasures, Recovered
 from smista.engine.pressure import resident_set_bytes
 from smista.engine.recovery import Recovery
@@ -69,6 +71,12 @@ class RunningBroker:
         self._dispatcher = Dispatcher(state, clock, self.ids, after=self._after, give_back=self._give_back)
         self._consumers = self._dispatcher.consumers
         self._is_keeping_limits = False
+        self._put_off: dict[Queue, int] = {}
+        """Crowded queues that have made very many dead letters in this turn, and go on in the next one."""
+        self.lane = Lane()
+        """For whoever looks at very much ..."""
+        self.fan_out_lane = Lane()
+        """... and for messages that go to very many queues."""
         self._keeper = self._dispatcher.keeper = Keeper(
             log,
             settings,
@@ -289,7 +297,7 @@ class RunningBroker:
     def _after(self) -> None:
         """What each synchronous step ends with: plan serving, sealing and the next deadline."""
         state = self._state
-        if (state.woken or state.crowded or state.purged) and not self._is_turn_planned:
+        if (state.woken or state.crowded or state.purged or self._put_off) and not self._is_turn_planned:
             self._is_turn_planned = True
             self._loop.call_soon(self._turn)
         if not self._is_keeping_limits:
@@ -314,10 +322,14 @@ class RunningBroker:
         if refusal is not None:
             raise refusal
 
-    def release_now(self, receipts: Iterable[Receipt]) -> list[Outcome]:
-        now_ms = self._enter()
+    def release_now(self, receipts: Iterable[Receipt], *, is_cut: bool = False) -> list[Outcome]:
+        """With `is_cut` there are fewer outcomes than receipts where some had expired and became dead letters in very
+        many queues: the others are not released yet."""
+        now_ms, since = self._enter(), self._state.next_sequence
         outcomes: list[Outcome] = []
         for receipt in receipts:
+            if is_cut and dead_letters.is_much(self._state, since):
+                break
             try:
                 release(self._state, receipt, now_ms=now_ms)
                 outcomes.append(None)
@@ -335,7 +347,10 @@ class RunningBroker:
         if self._state.crowded and not self._is_keeping_limits:
             self._is_keeping_limits = True
             try:
-                keep_limits(self._state, serve=self._dispatcher.serve, now_ms=now_ms)
+                made_many = keep_limits(self._state, serve=self._dispatcher.serve, now_ms=now_ms)
+                if made_many is not None:
+                    # Else each call that looks at a queue would have to do some more of it.
+                    self._put_off[made_many] = self._state.crowded.pop(made_many, 0)
             finally:
                 self._is_keeping_limits = False
                 self._after()
@@ -347,6 +362,12 @@ class RunningBroker:
         self._is_turn_planned = False
         if self._is_closed or self._keeper.failure is not None:
             return
+        if self._put_off:
+            # Before the others, and so after them: the last one is looked at first.
+            others, put_off = dict(self._state.crowded), self._put_off
+            self._put_off = {}
+            self._state.crowded.clear()
+            self._state.crowded.update(put_off | others)
         self._keep_limits(self._clock.now_ms())
         self._serve_woken()
         self._state.free_purged(FREED_AT_ONCE)

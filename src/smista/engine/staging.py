@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from smista.core import staging
+from smista.core.dead_letters import COPIES_AT_ONCE
 from smista.core.queue import Queue
 from smista.core.staging import Commit, Load, Row
 from smista.core.state import DEFAULT_NAMESPACE
@@ -77,9 +78,18 @@ class StagingBroker(ClaimingBroker):
         """Publish the next rows of a commit, some at a time, each time in one step with the note of it."""
         await self._keeper.room()
         end_s = time.perf_counter() + SLICE_S
-        for step in _steps(rows):
-            now_ms = self._enter()
+        # What an exchange makes of a row is known when it is published: the first one alone, and then as many as are
+        # within what may enter at once.
+        at_once = STEP if commit.exchange is None else 1
+        start = 0
+        while start < len(rows):
+            step = _step(rows, start, at_once)
+            start += len(step)
+            now_ms, since = self._enter(), self._state.next_sequence
             staging.publish_slice(self._state, commit, step, now_ms=now_ms)
+            if commit.exchange is not None:
+                entered = max(1, self._state.next_sequence - since)
+                at_once = max(1, min(STEP, 2 * len(step), COPIES_AT_ONCE * len(step) // entered))
             self._keep_limits(now_ms)
             self._after()
             if time.perf_counter() > end_s:
@@ -87,14 +97,11 @@ class StagingBroker(ClaimingBroker):
                 end_s = time.perf_counter() + SLICE_S
 
 
-def _steps(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """The rows as they enter: each step is in one block with the note of it."""
-    start = step_bytes = 0
-    for place, row in enumerate(rows):
-        size = len(row.publication.body)
-        if place > start and (place - start >= STEP or step_bytes + size > STEP_BYTES_MAX):
-            yield rows[start:place]
-            start, step_bytes = place, 0
-        step_bytes += size
-    if rows:
-        yield rows[start:]
+def _step(rows: Sequence[Row], start: int, at_once: int) -> Sequence[Row]:
+    """The next rows that enter together: they are in one block with the note of it."""
+    step_bytes = 0
+    for place in range(start, min(len(rows), start + at_once)):
+        step_bytes += len(rows[place].publication.body)
+        if place > start and step_bytes > STEP_BYTES_MAX:
+            return rows[start:place]
+    return rows[start : start + at_once]

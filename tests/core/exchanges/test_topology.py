@@ -18,6 +18,7 @@ from smista.core.exchanges import (
     ExchangeSettings,
     InvalidBinding,
     InvalidExchange,
+    ReachTooWide,
     Removed,
     Topology,
 )
@@ -406,6 +407,18 @@ def test_bindings_made_and_removed_leave_nothing_behind() -> None:
     assert not topology._bindings_to
 
 
+def test_only_so_many_exchanges_are_looked_at_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = [Binding.to_exchange(source, target) for source, target in ("ab", "bc", "cd")]
+    topology = made(*chain, names="abcde")
+    assert topology.check_bind(Binding.to_exchange("e", "a"), no_queue)
+    assert not topology.looks_at_headers("a")
+    monkeypatch.setattr("smista.core.exchanges.topology.STEPS_MAX", 2)
+    with pytest.raises(ReachTooWide, match="more than 2 exchanges"):
+        topology.check_bind(Binding.to_exchange("e", "a"), no_queue)
+    # Then every message has its headers looked at, which is slower and never wrong.
+    assert topology.looks_at_headers("a")
+
+
 def test_a_topology_has_no_reference_cycles() -> None:
     gc.collect()
     gc.disable()
@@ -433,6 +446,7 @@ def test_every_error_has_a_code_of_its_own_and_a_sentence_that_names_the_cure() 
         ExchangeCycle(["x", "y", "x"], "binding"),
         BindingTargetNotFound("queue", "q", "shop", "x"),
         InvalidBinding("x", "q", "its key is too long", "shorten it"),
+        ReachTooWide("x", "queues", 5_000),
     ]
     ours = {each for each in vars(exchanges).values() if isinstance(each, type) and issubclass(each, BrokerError)}
     assert {type(example) for example in examples} == ours - {BrokerError}

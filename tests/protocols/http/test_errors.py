@@ -25,14 +25,17 @@ import smista.core
 import smista.engine
 import smista.protocols.bulk
 import smista.protocols.http
+from smista.core.exchanges import QUEUES_MAX
 from smista.engine import Broker
 from smista.errors import BrokerError
 from smista.log import SqliteLog
+from smista.protocols.amqp import methods
 from smista.protocols.http.app import HttpDoor
 from smista.protocols.http.errors import STATUS
 from smista.server.http_protocol import make_protocol
 from smista.server.settings import ServerSettings
 from tests.faults.failing import FailingDisk, failing_disk
+from tests.protocols.amqp.raw import Raw, on
 from tests.protocols.http.arrow_reader import STREAM, stream
 from tests.protocols.http.bulk import open_log
 from tests.protocols.http.caller import Answer, Caller, Refusal, new_name
@@ -504,6 +507,18 @@ def _(_: Caller) -> Refusal:
             answer = readers.enter_context(open_log(http.address, bodies="true"))
             if answer.status != 200:
                 return Answer(answer.status, dict(answer.headers.items()), answer.read()).refusal
+
+
+@provokes("reach_too_wide")
+def _(_: Caller) -> Refusal:
+    with ServerProcess() as server, Caller(server.address) as http, contextlib.ExitStack() as ending:
+        raw = Raw(server.amqp_address).open()
+        ending.callback(raw.socket.close)
+        names = [f"q{number}" for number in range(QUEUES_MAX + 1)]
+        # Without an answer each, and one for all of them.
+        raw.send(*(on(1, methods.QueueDeclare(0, name, False, False, True, False, True, {})) for name in names))
+        raw.call(methods.QueueDeclare(0, "last", False, False, True, False, False, {}), methods.QueueDeclareOk)
+        return http.refused("exchange.publish", exchange="", extra_keys=names, message=1)
 
 
 @provokes("bulk_reader_failed")

@@ -10,6 +10,7 @@ from smista.core.errors import (
     ExchangeReserved,
     InvalidBinding,
     InvalidExchange,
+    ReachTooWide,
 )
 from smista.core.exchanges.arguments import Arguments, freeze, thaw
 from smista.core.exchanges.exchange import (
@@ -21,12 +22,13 @@ from smista.core.exchanges.exchange import (
     ExchangeSettings,
     ExchangeTarget,
 )
-from smista.core.exchanges.router import Route, Step, explain, route
+from smista.core.exchanges.router import QUEUES_MAX, Route, Step, explain, route
 from smista.core.exchanges.topology import DEFAULT_EXCHANGE, PREDECLARED, Removed, Topology
 
 __all__ = [
     "DEFAULT_EXCHANGE",
     "PREDECLARED",
+    "QUEUES_MAX",
     "Arguments",
     "Binding",
     "BindingTargetNotFound",
@@ -44,6 +46,7 @@ __all__ = [
     "ExchangeTarget",
     "InvalidBinding",
     "InvalidExchange",
+    "ReachTooWide",
     "Removed",
     "Route",
     "Step",

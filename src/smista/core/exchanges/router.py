@@ -5,6 +5,8 @@ once, in the order first found. An exchange that matches nothing hands the messa
 do the same; one that does not exist (yet) is passed over. An exchange that matched something does not, even
 if nothing came of it.
 
+Each exchange on the way costs a microsecond or two, in one step: beyond `EXCHANGES_MAX` of them it is refused.
+
 `route` is for publishing and `explain` for the dry run; both walk the same way. Almost every publish meets
 one exchange that leads to queues only, and for that `route` is one lookup, one match and one small object.
 """
@@ -15,6 +17,7 @@ from typing import Literal, TypeAlias, cast
 
 import msgspec
 
+from smista.core.errors import ReachTooWide
 from smista.core.exchanges.arguments import Arguments
 from smista.core.exchanges.exchange import Destination, DestinationKind, Exchange, ExchangeTarget
 from smista.core.exchanges.matcher import Headers
@@ -43,6 +46,10 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
 
 _NOWHERE = Route()
+QUEUES_MAX = 5_000
+"""How many queues one message may reach in one step: some 30 ms."""
+EXCHANGES_MAX = 5_000
+"""How many exchanges it may pass: that many are walked in some 10 ms."""
 
 
 def route(
@@ -53,7 +60,8 @@ def route(
     queue_exists: QueueExists,
     extra_keys: Sequence[str] = (),
 ) -> Route:
-    """Raises `ExchangeNotFound`. Only the default exchange asks `queue_exists`; bindings go with their queue.
+    """Raises `ExchangeNotFound` and `ReachTooWide`. Only the default exchange asks `queue_exists`; bindings go with
+    their queue.
 
     `headers` is read by headers exchanges only, so it may be a mapping that decodes itself when first read.
     """
@@ -127,6 +135,8 @@ def _walk(
                 queues[destination] = None
             elif destination.name not in seen:
                 seen.add(destination.name)
+                if len(seen) > EXCHANGES_MAX:
+                    raise ReachTooWide(start.name, "exchanges", EXCHANGES_MAX)
                 following = topology.find(destination.name)
                 if following is not None:
                     waiting.append(following)

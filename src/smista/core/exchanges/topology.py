@@ -33,6 +33,7 @@ from smista.core.errors import (
     ExchangeReserved,
     InvalidBinding,
     InvalidExchange,
+    ReachTooWide,
 )
 from smista.core.exchanges.arguments import thaw
 from smista.core.exchanges.exchange import (
@@ -59,6 +60,8 @@ PREDECLARED: Final = {
 }
 # AMQP writes names and keys as short strings.
 NAME_BYTES_MAX: Final = 255
+STEPS_MAX: Final = 10_000
+"""How many exchanges are looked at in one step, for what follows from a binding: some 10 ms."""
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -110,6 +113,11 @@ class Topology:
     def bindings_of_exchange(self, exchange: str) -> tuple[Binding, ...]:
         """Those that lead *to* an exchange."""
         return tuple(self._bindings_to.get(ExchangeTarget(exchange), ()))
+
+    @property
+    def destination_count(self) -> int:
+        """How many queues and exchanges have bindings: a message reaches no more of them."""
+        return len(self._bindings_to)
 
     def has_binding(self, binding: Binding) -> bool:
         return binding in self._bindings_to.get(binding.target, ())
@@ -261,6 +269,8 @@ class Topology:
             name = waiting.popleft()
             if name == source:
                 break
+            if len(came_from) > STEPS_MAX:
+                raise ReachTooWide(destination, "exchanges", STEPS_MAX)
             for following in self._steps(name):
                 if following not in came_from:
                     came_from[following] = name
@@ -273,9 +283,12 @@ class Topology:
         raise ExchangeCycle(path[::-1], step)
 
     def looks_at_headers(self, name: str) -> bool:
-        """Whether a headers exchange can be reached from this one, itself included."""
+        """Whether a headers exchange can be reached from this one, itself included; or so many exchanges that nobody
+        should look for one."""
         found, pending = {name}, [name]
         while pending:
+            if len(found) > STEPS_MAX:
+                return True
             exchange = self.find(pending.pop())
             if exchange is not None:
                 if exchange.settings.kind is ExchangeKind.HEADERS:

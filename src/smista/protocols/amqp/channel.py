@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from smista.engine import ACKNOWLEDGED_AT_ONCE, FOREVER_MS, SETTLED_AT_ONCE, CreditPool, Receipt, in_slices
+from smista.engine import ACKNOWLEDGED_AT_ONCE, FOREVER_MS, SETTLED_AT_ONCE, CreditPool, Receipt, done_of, in_slices
 from smista.protocols import queue_annotations
 from smista.protocols.amqp import arguments, content, frames, methods
 from smista.protocols.amqp.consuming import Consumer, raw_properties, routed_by
@@ -448,8 +448,9 @@ class Channel:
             self.broker.let_go_in_pool(self._pool, receipts)
         settle = self._settle_by(settlement)
         if len(receipts) <= (ACKNOWLEDGED_AT_ONCE if settlement is Settlement.ACK else SETTLED_AT_ONCE):
-            settle(receipts)
-            return None
+            receipts = receipts[done_of(settle(receipts), receipts) :]
+            if not receipts:
+                return None
         if settlement is Settlement.REQUEUE:
             return self.broker.settle_in_slices(receipts, settle)
         return in_slices(receipts, settle)
@@ -466,9 +467,9 @@ class Channel:
             case Settlement.ACK:
                 return broker.acknowledge_now
             case Settlement.REQUEUE:
-                return lambda receipts: broker.nack_now(receipts, requeue=True, delay_ms=0)
+                return lambda receipts: len(broker.nack_now(receipts, requeue=True, delay_ms=0, is_cut=True))
             case Settlement.REJECT:
-                return lambda receipts: broker.nack_now(receipts, requeue=False)
+                return lambda receipts: len(broker.nack_now(receipts, requeue=False, is_cut=True))
 
     def _recover(self, method: methods.BasicRecover | methods.BasicRecoverAsync) -> Later | None:
         if not method.requeue:

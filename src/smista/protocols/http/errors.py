@@ -95,6 +95,7 @@ STATUS = {
     "queue_in_use": 409,
     "queue_not_empty": 409,
     "queue_not_found": 404,
+    "reach_too_wide": 409,
     "request_cancelled": 409,
     "request_too_large": 413,
     "stage_busy": 409,

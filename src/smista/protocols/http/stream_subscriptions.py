@@ -236,13 +236,17 @@ class Subscriptions:
             return await self._extend([holders[tag].held[tag] for tag in tags], command.lease_ms)
         receipts = [holders.pop(tag).held.pop(tag) for tag in tags]
         settle = self._settle_by(command)
-        if len(receipts) <= (ACKNOWLEDGED_AT_ONCE if isinstance(command, AcknowledgeTags) else SETTLED_AT_ONCE):
-            return list(settle(receipts))
         results: list[Any] = []
 
-        def settle_some(some: Sequence[Receipt]) -> None:
-            results.extend(settle(some))
+        def settle_some(some: Sequence[Receipt]) -> int:
+            outcomes = settle(some)
+            results.extend(outcomes)
+            return len(outcomes)
 
+        if len(receipts) <= (ACKNOWLEDGED_AT_ONCE if isinstance(command, AcknowledgeTags) else SETTLED_AT_ONCE):
+            receipts = receipts[settle_some(receipts) :]
+            if not receipts:
+                return results
         if isinstance(command, AcknowledgeTags):
             work = in_slices(receipts, settle_some)
         else:
@@ -257,9 +261,11 @@ class Subscriptions:
             case AcknowledgeTags():
                 return broker.acknowledge_now
             case NackTags(requeue=requeue, delay_ms=delay_ms, error=error):
-                return lambda receipts: broker.nack_now(receipts, requeue=requeue, delay_ms=delay_ms, error=error)
+                return lambda receipts: broker.nack_now(
+                    receipts, requeue=requeue, delay_ms=delay_ms, error=error, is_cut=True
+                )
             case ReleaseTags():
-                return broker.release_now
+                return lambda receipts: broker.release_now(receipts, is_cut=True)
             case _:
                 raise AssertionError(command)
 

@@ -1,0 +1,198 @@
+"""A message that goes to very many queues keeps nobody waiting: one at a time, in all or in none, or some at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from smista.core.errors import ReachTooWide
+from smista.core.exchanges import Binding
+from smista.core.message import Envelope, Publication, Receipt
+from smista.core.settings import DeadLetterMode, QueueSettings
+from smista.engine import Broker
+from smista.engine.lane import Lane
+from tests.engine.bench import Bench, MemoryPlace, until
+
+WIDTH = 60
+COUNT = 8
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few queues are many here."""
+    monkeypatch.setattr("smista.engine.publishing.FAN_OUT_AT_ONCE", 10)
+    monkeypatch.setattr("smista.core.dead_letters.COPIES_AT_ONCE", 50)
+    monkeypatch.setattr("smista.engine.staging.COPIES_AT_ONCE", 50)
+    monkeypatch.setattr("smista.engine.leaving.SLICE_S", 0.0)
+    monkeypatch.setattr("smista.engine.running.SLICE_S", 0.0)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench(MemoryPlace())
+    await bench.open()
+    for number in range(WIDTH):
+        await bench.declare(f"q{number}")
+        await bench.broker.bind(Binding.to_queue("amq.fanout", f"q{number}"))
+    yield bench
+    await bench.broker.close()
+
+
+def placed(broker: Broker) -> int:
+    return broker._state.next_sequence
+
+
+async def most_in_a_turn(broker: Broker, work: asyncio.Future[Any]) -> int:
+    """How many messages entered queues in one turn of the loop, at most, until some work was done."""
+    most = 0
+    before = placed(broker)
+    while not work.done():
+        await asyncio.sleep(0)
+        most, before = max(most, placed(broker) - before), placed(broker)
+    return most
+
+
+async def test_one_after_the_other_goes_to_very_many_queues(bench: Bench) -> None:
+    broker = bench.broker
+    work = asyncio.gather(*(broker.publish_to_exchange("amq.fanout", Publication(b"x")) for _ in range(COUNT)))
+    assert await most_in_a_turn(broker, work) == WIDTH
+    assert [len(results) for results in await work] == [WIDTH] * COUNT
+    assert {bench.counts(f"q{number}")[0] for number in range(WIDTH)} == {COUNT}
+
+
+async def test_one_for_few_queues_does_not_wait_for_them(bench: Bench) -> None:
+    broker = bench.broker
+    await broker.bind(Binding.to_queue("amq.direct", "q1", "one"))
+    wide = [asyncio.ensure_future(broker.publish_to_exchange("amq.fanout", Publication(b"x"))) for _ in range(COUNT)]
+    await broker.publish_to_exchange("amq.direct", Publication(b"y", Envelope(routing_key="one")))
+    assert not wide[-1].done()
+    await asyncio.gather(*wide)
+
+
+async def test_a_message_for_too_many_queues_is_stored_in_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smista.core.fan_out.QUEUES_MAX", WIDTH - 1)
+    with pytest.raises(ReachTooWide, match=f"more than {WIDTH - 1} queues"):
+        await bench.broker.publish_to_exchange("amq.fanout", Publication(b"x"))
+    assert {bench.counts(f"q{number}")[0] for number in range(WIDTH)} == {0}
+
+
+# -- dead letters -----------------------------------------------------------------------------------------------------
+
+
+async def dying(bench: Bench, **settings: object) -> None:
+    """A queue whose dead letters go to all the others."""
+    await bench.declare(
+        "dying",
+        QueueSettings(dead_letter=DeadLetterMode.MOVE_OR_DROP, dead_letter_exchange="amq.fanout", **settings),  # type: ignore[arg-type]
+    )
+
+
+async def all_dead(bench: Bench) -> None:
+    await until(lambda: {bench.counts(f"q{number}")[0] for number in range(WIDTH)} == {COUNT})
+
+
+async def test_what_expires_goes_to_very_many_queues_some_at_a_time(bench: Bench) -> None:
+    await dying(bench, message_ttl_ms=10_000)
+    await bench.broker.publish("dying", [Publication(b"x")] * COUNT)
+    bench.pass_time(ms=20_000)
+    assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) == WIDTH
+
+
+async def test_what_is_over_as_it_enters_goes_to_very_many_queues_some_at_a_time(bench: Bench) -> None:
+    await dying(bench, message_ttl_ms=0)
+    before = placed(bench.broker)
+    bench.broker.publish_now("dying", [Publication(b"x")] * COUNT)
+    assert placed(bench.broker) - before <= COUNT + 2 * WIDTH
+    assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) == WIDTH
+
+
+async def held(bench: Bench) -> list[Receipt]:
+    await bench.broker.publish("dying", [Publication(b"x")] * COUNT)
+    return [delivery.receipt for delivery in await bench.broker.receive("dying", COUNT)]
+
+
+async def test_what_is_rejected_goes_to_very_many_queues_some_at_a_time(bench: Bench) -> None:
+    await dying(bench)
+    receipts = await held(bench)
+    work = asyncio.ensure_future(bench.broker.nack(receipts, requeue=False))
+    assert await most_in_a_turn(bench.broker, work) == WIDTH
+    assert await work == [False] * COUNT
+    await all_dead(bench)
+
+
+async def test_what_a_consumer_vanished_with_goes_to_very_many_queues_some_at_a_time(bench: Bench) -> None:
+    await dying(bench, max_retries=0)
+    receipts = await held(bench)
+    rest = bench.broker.leave([], receipts, bench.broker.vanish_now)
+    assert rest is not None
+    assert await most_in_a_turn(bench.broker, rest) == WIDTH
+    await all_dead(bench)
+
+
+async def test_what_is_released_too_late_goes_to_very_many_queues_some_at_a_time(bench: Bench) -> None:
+    await dying(bench, message_ttl_ms=10_000, lease_ms=60_000)
+    receipts = await held(bench)
+    bench.pass_time(ms=20_000)
+    work = asyncio.ensure_future(bench.broker.release(receipts))
+    assert await most_in_a_turn(bench.broker, work) == WIDTH
+    assert await work == [None] * COUNT
+    await all_dead(bench)
+
+
+async def test_rows_of_a_claim_that_ends_go_to_very_many_queues_some_at_a_time(bench: Bench) -> None:
+    await dying(bench, max_retries=0)
+    await bench.broker.publish("dying", [Publication(b"x")] * COUNT)
+    claim = await bench.broker.claim("dying", "c", session="s", after=0, max_rows=100, max_bytes=1000, lease_ms=10_000)
+    assert claim is not None
+    bench.pass_time(ms=20_000)
+    assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) == WIDTH
+
+
+async def test_a_dead_letter_for_too_many_queues_is_parked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smista.core.dead_letters.QUEUES_MAX", WIDTH - 1)
+    await dying(bench)
+    await bench.broker.nack(await held(bench), requeue=False)
+    assert bench.counts("dying") == (0, 0, 0, COUNT)
+
+
+# -- the lane ---------------------------------------------------------------------------------------------------------
+
+
+async def test_in_each_turn_of_the_loop_one_of_them_goes_on() -> None:
+    lane = Lane()
+    done: list[str] = []
+
+    async def work(name: str) -> None:
+        for _ in range(3):
+            await lane.turn()
+            done.append(name)
+
+    workers = asyncio.gather(work("a"), work("b"), work("c"))
+    counts = []
+    while not workers.done():
+        before = len(done)
+        await asyncio.sleep(0)
+        counts.append(len(done) - before)
+    assert max(counts) == 1
+    assert done == ["a", "b", "c"] * 3
+
+
+async def test_one_that_was_cancelled_is_passed_over() -> None:
+    lane = Lane()
+    first, second = asyncio.ensure_future(lane.turn()), asyncio.ensure_future(lane.turn())
+    await asyncio.sleep(0)
+    first.cancel()
+    await second
+
+
+async def test_a_long_step_is_followed_by_turns_for_everybody_else() -> None:
+    lane = Lane()
+    lane.rest(5)
+    work = asyncio.ensure_future(lane.turn())
+    for _ in range(5):
+        await asyncio.sleep(0)
+        assert not work.done()
+    await work
