@@ -214,10 +214,12 @@ class RoutedList(msgspec.Struct):
 
 class Exchanges(msgspec.Struct):
     exchanges: list[Exchange]
+    after: str | None = None
 
 
 class Bindings(msgspec.Struct):
     bindings: list[Binding]
+    after: int | None = None
 
 
 class Nacked(msgspec.Struct):

@@ -39,7 +39,14 @@ class ExchangeCalls(Calls):
 
     async def exchanges(self) -> list[Exchange]:
         """All exchanges, those that the broker has by itself too."""
-        return (await self._ask("exchange.list", Exchanges, is_repeatable=True)).exchanges
+        found: list[Exchange] = []
+        after = None
+        while True:
+            page = await self._ask("exchange.list", Exchanges, is_repeatable=True, after=after)
+            found += page.exchanges
+            after = page.after
+            if after is None:
+                return found
 
     async def bind(
         self,
@@ -84,7 +91,13 @@ class ExchangeCalls(Calls):
 
     async def bindings(self, exchange: str | None = None) -> list[Binding]:
         """All bindings, or those that lead from one exchange."""
-        return (await self._ask("exchange.bindings", Bindings, is_repeatable=True, exchange=exchange)).bindings
+        found: list[Binding] = []
+        after: int | None = 0
+        while after is not None:
+            page = await self._ask("exchange.bindings", Bindings, is_repeatable=True, exchange=exchange, after=after)
+            found += page.bindings
+            after = page.after
+        return found
 
     async def route(self, exchange: str, routing_key: str = "", *, headers: Mapping[str, Any] | None = None) -> Route:
         """Where a message would go, and why; nothing is published."""

@@ -58,16 +58,18 @@ class Page(msgspec.Struct, frozen=True):
     """Where the next page starts; None when this was the last."""
 
 
-def browse(queue: Queue, wanted: Filter = ANY, *, after: int = 0, limit: int = 100) -> Page:
+def browse(
+    queue: Queue, wanted: Filter = ANY, *, after: int = 0, limit: int = 100, looked_at_max: int = LOOKED_AT_MAX
+) -> Page:
     """Messages in the order of their sequences, from the first above `after`.
 
-    Looks at no more than `LOOKED_AT_MAX` messages a call, so a page may be short and still have a next one.
+    Looks at no more than `looked_at_max` messages a call, so a page may be short and still have a next one.
     """
     if not 1 <= limit <= 10_000:
         raise InvalidArgument(f"A page has 1 to 10000 messages, not {limit}.")
-    sequences = sequences_after(queue, after, LOOKED_AT_MAX + 1, wanted.state)
+    sequences = sequences_after(queue, after, looked_at_max + 1, wanted.state)
     found: list[Message] = []
-    for sequence in sequences[:LOOKED_AT_MAX]:
+    for sequence in sequences[:looked_at_max]:
         message = queue.find(sequence)
         assert message is not None
         after = sequence

@@ -33,13 +33,13 @@ from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.claiming import WAIT_MS_MAX
 from smista.engine.consumers import RECEIVED_BYTES_MAX, CreditPool, Poll, Subscription, deleted
 from smista.engine.delivery import Delivery
-from smista.engine.looking import LookingBroker
+from smista.engine.surveying import SurveyingBroker
 from smista.errors import BrokerError
 
 CONSUMER_LENGTH_MAX = 1024
 
 
-class Broker(LookingBroker):
+class Broker(SurveyingBroker):
     """See the module. Make one with `open`; all methods belong to the loop it was opened on."""
 
     # -- receiving ----------------------------------------------------------------------------------------------------

@@ -234,6 +234,10 @@ class DeclaringBroker(StagingBroker):
         """Whether a headers exchange is on the way from here: `queues_for` then depends on the headers too."""
         return self._state.namespace(namespace).topology.looks_at_headers(exchange)
 
+    def leads_on(self, exchange: str, *, namespace: str = DEFAULT_NAMESPACE) -> bool:
+        """Whether other exchanges are on the way from here: to find out where a message goes may take long then."""
+        return self._state.namespace(namespace).topology.leads_on(exchange)
+
     def topology_version(self, *, namespace: str = DEFAULT_NAMESPACE) -> int:
         """Another number whenever exchanges, bindings or queues have changed."""
         return self._state.namespace(namespace).topology.version

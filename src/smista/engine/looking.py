@@ -21,6 +21,8 @@ from smista.engine.running import SLICE
 
 LOOKED_AT_ONCE = 1000
 """How many messages of a queue are looked at before the rest of the loop has its turn; or a tenth as many changed."""
+LOOKED_AT_FIRST = 100
+"""And how many before that is first done: very many may begin in the same turn."""
 PAGE_SLICES = 20
 """How often that is done for one page, which may then be short."""
 
@@ -41,14 +43,14 @@ class LookingBroker(PublishingBroker):
         """A page of messages in any state, nothing changed. Pass the page's `after` on for the next one."""
         self._enter_within_limits()
         source = self._state.queue(queue, namespace)
-        found: list[Message] = []
+        page = browsing.browse(source, wanted, after=after, limit=limit, looked_at_max=LOOKED_AT_FIRST)
+        found = page.messages
         for _ in range(PAGE_SLICES):
-            page = browsing.browse(source, wanted, after=after, limit=limit - len(found))
-            found += page.messages
             if page.after is None or len(found) == limit:
                 break
-            after = page.after
-            await asyncio.sleep(0)
+            await self.lane.turn()
+            page = browsing.browse(source, wanted, after=page.after, limit=limit - len(found))
+            found += page.messages
         found = [message for message in found if self._is_in_its_queue(message)]
         return browsing.Page(await self._copies(found, with_bodies=with_bodies), page.after)
 
@@ -132,7 +134,7 @@ class LookingBroker(PublishingBroker):
         """What is in the queue now and is accepted by a filter when its turn comes, the rest of the loop in between.
         What has left the queue by then, or has gone with it, does not come."""
         after, cut = 0, self._state.next_sequence
-        work = 0
+        work = LOOKED_AT_ONCE - LOOKED_AT_FIRST
         while sequences := browsing.sequences_after(queue, after, LOOKED_AT_ONCE):
             for after in sequences:
                 if after >= cut:
@@ -144,7 +146,7 @@ class LookingBroker(PublishingBroker):
                     yield message
                 if work >= LOOKED_AT_ONCE:
                     work = 0
-                    await asyncio.sleep(0)
+                    await self.lane.turn()
 
     # -- scheduled ----------------------------------------------------------------------------------------------------
 

@@ -77,6 +77,33 @@ def test_bindings_lead_to_queues_and_exchanges(caller: Caller, exchange: str, qu
     ]
 
 
+def test_bindings_come_in_pages(caller: Caller, exchange: str, queue: str) -> None:
+    for key in "abcde":
+        caller.call("exchange.bind", exchange=exchange, queue=queue, key=key)
+    found: list[str] = []
+    page: dict[str, Any] = {"after": 0}
+    while "after" in page:
+        page = caller.call("exchange.bindings", exchange=exchange, after=page["after"], limit=2)
+        assert 1 <= len(page["bindings"]) <= 2
+        found += [one["key"] for one in page["bindings"]]
+    assert found == list("abcde")
+
+
+def test_exchanges_come_in_pages(caller: Caller, exchange: str) -> None:
+    everything = caller.call("exchange.list")
+    assert "after" not in everything
+    found: list[Any] = []
+    page = caller.call("exchange.list", limit=3)
+    while "after" in page:
+        assert len(page["exchanges"]) == 3
+        found += page["exchanges"]
+        page = caller.call("exchange.list", limit=3, after=page["after"])
+    found += page["exchanges"]
+    names = [one["exchange"] for one in found]
+    assert names == sorted(names)
+    assert {"", "amq.fanout", exchange} <= set(names)
+
+
 def test_a_binding_is_removed_by_naming_it_whole(caller: Caller, exchange: str, queue: str) -> None:
     for key in ("a", "b"):
         caller.call("exchange.bind", exchange=exchange, queue=queue, key=key)

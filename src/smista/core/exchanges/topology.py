@@ -19,6 +19,7 @@ what its check would have refused is our own mistake; where that is cheap to see
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -99,6 +100,23 @@ class Topology:
         """Every exchange by name, the predeclared ones too."""
         return [self.exchange(name) for name in sorted(PREDECLARED.keys() | self._exchanges.keys())]
 
+    def names(self) -> set[str]:
+        """Of all exchanges, the predeclared ones too."""
+        return PREDECLARED.keys() | self._exchanges.keys()
+
+    def some_bindings(self, exchange: str | None, after: int, limit: int) -> list[Binding]:
+        """Those from an exchange, or all, behind the first `after` of them. Those are passed over quickly."""
+        found: list[Binding] = []
+        for source in self._exchanges.values() if exchange is None else (self.exchange(exchange),):
+            if after >= len(source.bindings):
+                after -= len(source.bindings)
+                continue
+            found += islice(source.bindings, after, after + limit - len(found))
+            after = 0
+            if len(found) >= limit:
+                break
+        return found
+
     def bindings(self) -> Iterator[Binding]:
         for exchange in self._exchanges.values():
             yield from exchange.bindings
@@ -118,6 +136,10 @@ class Topology:
     def destination_count(self) -> int:
         """How many queues and exchanges have bindings: a message reaches no more of them."""
         return len(self._bindings_to)
+
+    def leads_on(self, name: str) -> bool:
+        """Whether a message may go from this exchange to others."""
+        return any(True for _ in self._steps(name))
 
     def has_binding(self, binding: Binding) -> bool:
         return binding in self._bindings_to.get(binding.target, ())

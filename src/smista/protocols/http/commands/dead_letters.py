@@ -7,99 +7,101 @@ in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from smista.core.dead_letters import DEAD_LETTER_SUFFIX
 from smista.core.errors import MessageNotFound
-from smista.core.exchanges import ExchangeNotFound
 from smista.core.message import Message
 from smista.core.settings import QueueSettings
 from smista.engine import Broker, DeadLetterMode, Filter, State
 from smista.protocols.http.commands.base import Choice, Door, Name, command
-from smista.protocols.http.commands.looking import Filtered, Paged, show
+from smista.protocols.http.commands.looking import Filtered, Paged, show_all
 from smista.protocols.http.commands.queues import Purged, declared
 from smista.protocols.http.messages import MessageView
 
 # -- where they are ---------------------------------------------------------------------------------------------------
 
 
-def targets_of(broker: Broker, queue: str, settings: QueueSettings, namespace: str) -> list[str]:
+async def targets_of(broker: Broker, queue: str, settings: QueueSettings, namespace: str) -> list[str]:
     """The queues that take a queue's dead letters, those among them that are there."""
     if settings.dead_letter is not DeadLetterMode.MOVE:
         return []
-    if settings.dead_letter_exchange is not None:
-        return _reached(broker, settings.dead_letter_exchange, settings.dead_letter_routing_key, namespace)
-    target = settings.dead_letter_queue or queue + DEAD_LETTER_SUFFIX
-    return [target] if declared(broker, target, namespace) else []
+    exchange, key = settings.dead_letter_exchange, settings.dead_letter_routing_key
+    if exchange is None:
+        target = settings.dead_letter_queue or queue + DEAD_LETTER_SUFFIX
+        return [target] if declared(broker, target, namespace) else []
+    if key is None:
+        # For any key.
+        return await broker.queues_behind(exchange, namespace=namespace)
+    return list(broker.reached(exchange, key, namespace=namespace))
 
 
-def _reached(broker: Broker, exchange: str, key: str | None, namespace: str) -> list[str]:
-    """The queues an exchange leads to: for this key, or for any."""
-    if key is not None:
-        try:
-            return list(broker.route(exchange, key, namespace=namespace).queues)
-        except ExchangeNotFound:
-            return []
-    bindings = broker.bindings(namespace=namespace)
-    exchanges = [exchange]
-    for name in exchanges:
-        exchanges += [
-            binding.destination
-            for binding in bindings
-            if binding.source == name
-            and binding.destination_kind == "exchange"
-            and binding.destination not in exchanges
-        ]
-    found = [one.destination for one in bindings if one.source in exchanges and one.destination_kind == "queue"]
-    return list(dict.fromkeys(found))
-
-
-def is_target(broker: Broker, queue: str, namespace: str) -> bool:
+async def is_target(broker: Broker, queue: str, namespace: str) -> bool:
     """Whether some queue sends its dead letters here, or did until it was deleted."""
     source = queue.removesuffix(DEAD_LETTER_SUFFIX)
     if source != queue:
         if declared(broker, source, namespace):
             settings = broker.queue_settings(source, namespace=namespace)
-            if targets_of(broker, source, settings, namespace) == [queue]:
+            if await targets_of(broker, source, settings, namespace) == [queue]:
                 return True
         elif broker.queue_settings(queue, namespace=namespace).dead_letter is DeadLetterMode.PARK:
             # As the broker makes them.
             return True
-    # Queues declared alike share their settings, so that of 100,000 queues there are few to look at.
-    names = broker.queue_names(namespace=namespace)
-    distinct = {id(one): one for one in (broker.queue_settings(name, namespace=namespace) for name in names)}
-    return any(
-        queue in targets_of(broker, "", settings, namespace)
-        for settings in distinct.values()
-        if settings.dead_letter_queue is not None or settings.dead_letter_exchange is not None
-    )
+    before = await broker.exchanges_before(queue, namespace=namespace)
+    for settings in await broker.distinct_settings(namespace=namespace):
+        if settings.dead_letter is not DeadLetterMode.MOVE:
+            continue
+        exchange, key = settings.dead_letter_exchange, settings.dead_letter_routing_key
+        if exchange is None:
+            if settings.dead_letter_queue == queue:
+                return True
+        elif key is None:
+            if exchange in before:
+                return True
+        else:
+            # To follow a key may take some milliseconds.
+            await broker.lane.turn()
+            if queue in broker.reached(exchange, key, namespace=namespace):
+                return True
+    return False
 
 
-def places(broker: Broker, queue: str, namespace: str) -> list[tuple[str, dict[str, Any]]]:
+async def places(broker: Broker, queue: str, namespace: str) -> list[tuple[str, dict[str, Any]]]:
     """Where a queue's dead letters are, and what tells them from others there."""
     settings = broker.queue_settings(queue, namespace=namespace)
-    if is_target(broker, queue, namespace):
+    if await is_target(broker, queue, namespace):
         return [(queue, {})]
-    targets = [name for name in targets_of(broker, queue, settings, namespace) if name != queue]
+    targets = [name for name in await targets_of(broker, queue, settings, namespace) if name != queue]
     return [(queue, {"state": State.DEAD}), *((target, {"source": queue}) for target in targets)]
 
 
 # -- the commands -----------------------------------------------------------------------------------------------------
 
 
+Places = Sequence[tuple[str, dict[str, Any]]]
+
+
 def wanted(
-    broker: Broker, queue: str, asked: Filtered, matches: Callable[[Message], bool] | None = None
+    found: Places, asked: Filtered, matches: Callable[[Message], bool] | None = None
 ) -> list[tuple[str, Filter]]:
     """Per place where a queue's dead letters may be, which of them are asked for."""
     more = {} if matches is None else {"matches": matches}
     return [
         (place, asked.filter(**mark, **more))
-        for place, mark in places(broker, queue, asked.namespace)
+        for place, mark in found
         if asked.source in (None, mark.get("source", asked.source))
     ]
+
+
+async def _is_next(broker: Broker, place: str, looked_at: Sequence[tuple[str, Filter]], namespace: str) -> bool:
+    """Whether a place is still there when its turn comes, if there are others: there may be thousands."""
+    if len(looked_at) <= 2:
+        return True
+    await broker.lane.turn()
+    return place == looked_at[0][0] or broker.has_queue(place, namespace=namespace)
 
 
 class DeadLetterPage(msgspec.Struct):
@@ -122,7 +124,11 @@ class ListDeadLetters(Paged, kw_only=True):
         broker = door.broker
         found: list[tuple[str, Message]] = []
         ends: list[int] = []
-        for place, some in wanted(broker, self.queue, self):
+        all_places = await places(broker, self.queue, self.namespace)
+        looked_at = wanted(all_places, self)
+        for place, some in looked_at:
+            if not await _is_next(broker, place, looked_at, self.namespace):
+                continue
             page = await self.browse(broker, place, some)
             found += [(place, message) for message in page.messages]
             if page.after is not None:
@@ -135,8 +141,8 @@ class ListDeadLetters(Paged, kw_only=True):
         if len(found) > self.limit:
             found = found[: self.limit]
             end = found[-1][1].sequence
-        shown = [show(door, message, place, raw=self.raw, bodies=self.bodies) for place, message in found]
-        return DeadLetterPage(places(broker, self.queue, self.namespace)[-1][0], shown, end)
+        shown = await show_all(door, found, raw=self.raw, bodies=self.bodies)
+        return DeadLetterPage(all_places[-1][0], shown, end)
 
 
 class Redriven(msgspec.Struct):
@@ -166,7 +172,10 @@ class RedriveDeadLetters(Filtered, kw_only=True):
         broker = door.broker
         left = self.limit
         redriven = 0
-        for place, some in wanted(broker, self.queue, self, self._matches(broker)):
+        looked_at = wanted(await places(broker, self.queue, self.namespace), self, self._matches(broker))
+        for place, some in looked_at:
+            if not await _is_next(broker, place, looked_at, self.namespace):
+                continue
             count = await broker.redrive(
                 place,
                 some,
@@ -208,6 +217,9 @@ class PurgeDeadLetters(Filtered, kw_only=True):
 
     async def run(self, door: Door) -> Purged:
         count = 0
-        for place, some in wanted(door.broker, self.queue, self):
+        looked_at = wanted(await places(door.broker, self.queue, self.namespace), self)
+        for place, some in looked_at:
+            if not await _is_next(door.broker, place, looked_at, self.namespace):
+                continue
             count += await door.broker.discard(place, some, namespace=self.namespace)
         return Purged(count)

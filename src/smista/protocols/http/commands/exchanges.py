@@ -7,13 +7,16 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from smista.core.exchanges import ExchangeNotFound, thaw
+from smista.core.exchanges import thaw
 from smista.engine import Binding, ExchangeKind, ExchangeSettings
 from smista.protocols.http.commands.base import Choice, Command, Door, Name, Success, command
 from smista.protocols.http.commands.publishing import check_named
 
 ExchangeName = Annotated[str, msgspec.Meta(max_length=255)]
 """May be empty: the default exchange."""
+PAGE_MAX = 10_000
+PageSize = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
+SHOWN_AT_ONCE = 1_000
 
 
 @command
@@ -60,18 +63,26 @@ class ExchangeView(msgspec.Struct):
     alternate: str | None
 
 
-class ExchangeList(msgspec.Struct):
+class ExchangeList(msgspec.Struct, omit_defaults=True):
     exchanges: list[ExchangeView]
+    after: str | None = None
+    """Where the next page starts; absent when this was the last."""
 
 
 @command
 class ListExchanges(Command):
-    """All exchanges, those that are always there too."""
+    """Exchanges in the order of their names, those that are always there too."""
 
     name: ClassVar[str] = "exchange.list"
     answer: ClassVar[Any] = ExchangeList
 
+    after: ExchangeName | None = None
+    limit: PageSize = PAGE_MAX
+
     async def run(self, door: Door) -> ExchangeList:
+        broker = door.broker
+        found = await broker.exchange_page(after=self.after, limit=self.limit + 1, namespace=self.namespace)
+        page = found[: self.limit]
         return ExchangeList(
             [
                 ExchangeView(
@@ -82,8 +93,9 @@ class ListExchanges(Command):
                     exchange.settings.internal,
                     exchange.settings.alternate,
                 )
-                for exchange in door.broker.exchanges(namespace=self.namespace)
-            ]
+                for exchange in page
+            ],
+            page[-1].name if len(found) > self.limit else None,
         )
 
 
@@ -139,8 +151,10 @@ class BindingView(msgspec.Struct, kw_only=True):
     arguments: dict[str, Any]
 
 
-class BindingList(msgspec.Struct):
+class BindingList(msgspec.Struct, omit_defaults=True):
     bindings: list[BindingView]
+    after: int | None = None
+    """Where the next page starts; absent when this was the last."""
 
 
 @command
@@ -151,22 +165,24 @@ class ListBindings(Command):
     answer: ClassVar[Any] = BindingList
 
     exchange: ExchangeName | None = None
+    after: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] = 0
+    """How many are passed over: those on the pages before."""
+    limit: PageSize = PAGE_MAX
 
     async def run(self, door: Door) -> BindingList:
-        names = (exchange.name for exchange in door.broker.exchanges(namespace=self.namespace))
-        if self.exchange is not None and self.exchange not in names:
-            raise ExchangeNotFound(self.exchange, self.namespace)
-        found = []
-        for binding in door.broker.bindings(namespace=self.namespace):
-            if self.exchange not in (None, binding.source):
-                continue
+        broker = door.broker
+        some = broker.binding_page(self.exchange, after=self.after, limit=self.limit + 1, namespace=self.namespace)
+        found: list[BindingView] = []
+        for place, binding in enumerate(some[: self.limit], 1):
+            if place % SHOWN_AT_ONCE == 0:
+                await broker.lane.turn()
             view = BindingView(exchange=binding.source, key=binding.key, arguments=thaw(binding.arguments))
             if binding.destination_kind == "queue":
                 view.queue = binding.destination
             else:
                 view.to_exchange = binding.destination
             found.append(view)
-        return BindingList(found)
+        return BindingList(found, self.after + len(found) if len(some) > self.limit else None)
 
 
 class StepView(msgspec.Struct):

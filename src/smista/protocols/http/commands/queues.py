@@ -259,6 +259,9 @@ def show_stats(stats: QueueStats) -> StatsAnswer:
     )
 
 
+SHOWN_AT_ONCE = 250
+
+
 class QueueList(msgspec.Struct):
     queues: list[str | StatsAnswer]
     after: str | None
@@ -281,16 +284,21 @@ class ListQueues(Command):
         broker = door.broker
         if self.namespace not in broker.namespaces():
             return QueueList([], None)
-        names = sorted(
-            name
-            for name in broker.queue_names(namespace=self.namespace)
-            if name > self.after and name.startswith(self.prefix)
+        names = await broker.queue_page(
+            prefix=self.prefix, after=self.after, limit=self.limit + 1, namespace=self.namespace
         )
         page = names[: self.limit]
         after = page[-1] if len(names) > self.limit else None
         if not self.details:
             return QueueList([*page], after)
-        return QueueList([show_stats(broker.stats(name, namespace=self.namespace)) for name in page], after)
+        shown: list[str | StatsAnswer] = []
+        for place, name in enumerate(page, 1):
+            if place % SHOWN_AT_ONCE == 0:
+                await broker.lane.turn()
+            # One may be deleted while others have their turn.
+            if broker.has_queue(name, namespace=self.namespace):
+                shown.append(show_stats(broker.stats(name, namespace=self.namespace)))
+        return QueueList(shown, after)
 
 
 @command

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from smista.engine import FOREVER_MS, State
 from smista.protocols.http.commands.base import Choice, Command, Door, Milliseconds, Name, Success, command
-from smista.protocols.http.commands.looking import MessagePage, Paged, show
+from smista.protocols.http.commands.looking import MessagePage, Paged, show_all
 
 
 @command
@@ -20,8 +20,8 @@ class ListScheduled(Paged, kw_only=True):
 
     async def run(self, door: Door) -> MessagePage:
         page = await self.browse(door.broker, self.queue, self.filter(state=State.SCHEDULED))
-        shown = [show(door, message, self.queue, raw=self.raw, bodies=self.bodies) for message in page.messages]
-        return MessagePage(shown, page.after)
+        found = [(self.queue, message) for message in page.messages]
+        return MessagePage(await show_all(door, found, raw=self.raw, bodies=self.bodies), page.after)
 
 
 @command
