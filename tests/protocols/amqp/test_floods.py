@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 
 import pytest
 
+from smista.engine import Binding, Broker, ExchangeKind, ExchangeSettings, Publication, QueueSettings
 from smista.protocols.amqp import methods
+from smista.protocols.amqp.content import BasicProperties, write_properties
 from smista.protocols.turns import SLICE_S
 from tests.protocols.amqp.in_process import Client, Server
 from tests.protocols.amqp.raw import declare, head, message, on, part, publish
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 COUNT = 3_000
 QOS = on(1, methods.BasicQos(0, 1, False))
@@ -86,6 +89,149 @@ async def test_a_connection_may_go_while_it_waits_for_its_turn(server: Server) -
         await asyncio.sleep(0)
     assert not server.door.connections
     assert server.counts()[0] < COUNT
+
+
+# -- very many queues -------------------------------------------------------------------------------------------------
+
+WIDTH = 60
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few queues are many here."""
+    for where in ("protocols.amqp.publishing", "protocols.amqp.transaction", "engine.publishing"):
+        monkeypatch.setattr(f"smista.{where}.FAN_OUT_AT_ONCE", 10)
+
+
+async def bound(server: Server, exchange: str = "amq.fanout", **arguments: object) -> None:
+    for number in range(WIDTH):
+        await server.broker.declare_queue(f"f{number}")
+        await server.broker.bind(Binding.to_queue(exchange, f"f{number}", "", arguments))
+
+
+def depths(server: Server) -> set[int]:
+    return {server.counts(f"f{number}")[0] for number in range(WIDTH)}
+
+
+async def most_in_a_turn(server: Server, until_done: Callable[[], bool]) -> int:
+    """How many messages entered queues in one turn of the loop, at most."""
+    state, most = server.broker._state, 0
+    while not until_done():
+        before = state.next_sequence
+        await asyncio.sleep(0)
+        most = max(most, state.next_sequence - before)
+    return most
+
+
+async def test_a_route_that_has_become_wide_since_counts_as_wide(server: Server) -> None:
+    """A publisher whose messages led nowhere so far: 500 of them in one go would make 30,000."""
+    client = await server.connect()
+    client.feed(message(b"x", "", "amq.fanout") * 2)
+    await bound(server)
+    before = server.broker._state.next_sequence
+    server.clock.look_s = SLICE_S
+    client.feed(message(b"x", "", "amq.fanout") * 500)
+    assert server.broker._state.next_sequence - before <= 10 * WIDTH
+    assert await most_in_a_turn(server, lambda: depths(server) == {500}) <= 20 * WIDTH
+
+
+async def test_what_headers_lead_to_counts(server: Server) -> None:
+    await bound(server, "amq.headers", **{"x-match": "any", "a": 1})
+    client = await server.connect()
+    properties = write_properties(BasicProperties(headers={"a": 1}))
+    one = message(b"x", "", "amq.headers", properties=properties)
+    before = server.broker._state.next_sequence
+    server.clock.look_s = SLICE_S
+    client.feed(one * 500)
+    assert server.broker._state.next_sequence - before <= 10 * WIDTH
+    assert await most_in_a_turn(server, lambda: depths(server) == {500}) <= 20 * WIDTH
+
+
+async def test_a_message_for_very_many_queues_enters_some_at_a_time(server: Server, narrow: None) -> None:
+    await bound(server)
+    client, other = await server.connect(), await server.connect()
+    await client.call(methods.ConfirmSelect(False), methods.ConfirmSelectOk)
+    client.feed(message(b"1", "", "amq.fanout") + message(b"2", "q") + message(b"3", "", "amq.fanout"))
+    assert await turns_until_answered(other) <= 3
+    assert not client.has_nothing or depths(server) != {2}
+    assert await most_in_a_turn(server, lambda: depths(server) == {2}) <= 10
+    tags = set()
+    while 3 not in tags:
+        tags.add((await client.expect(methods.BasicAck)).delivery_tag)
+    for queue in ("f0", f"f{WIDTH - 1}"):
+        assert [one.body for one in (await server.broker.browse(queue)).messages] == [b"1", b"3"]
+    assert server.counts()[0] == 1
+
+
+async def test_it_enters_all_of_them_though_its_connection_goes(server: Server, narrow: None) -> None:
+    await bound(server)
+    client = await server.connect()
+    client.feed(message(b"x", "", "amq.fanout"))
+    client.lose()
+    assert depths(server) != {1}
+    await until(lambda: depths(server) == {1})
+
+
+async def test_it_enters_all_of_them_though_the_broker_stops(
+    server: Server, narrow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smista.engine.running.ERRANDS_S", PATIENCE_S)
+    await bound(server)
+    client = await server.connect()
+    client.feed(message(b"x", "", "amq.fanout"))
+    await server.stop()
+    async with await Broker.open(server.log) as broker:
+        assert {broker.stats(f"f{number}").ready for number in range(WIDTH)} == {1}
+
+
+async def test_a_transaction_puts_its_messages_into_very_many_queues_some_at_a_time(
+    server: Server, narrow: None
+) -> None:
+    await bound(server)
+    client = await server.connect()
+    await client.call(methods.TxSelect(), methods.TxSelectOk)
+    client.feed(message(b"x", "", "amq.fanout") * 5)
+    client.feed(on(1, methods.TxCommit()))
+    assert await most_in_a_turn(server, lambda: depths(server) == {5}) <= 10
+    await client.expect(methods.TxCommitOk)
+
+
+async def test_one_that_a_queue_refuses_is_refused_and_enters_the_others(server: Server, narrow: None) -> None:
+    await bound(server)
+    await server.broker.alter_queue("f30", QueueSettings(max_depth=1))
+    await server.broker.publish("f30", [Publication(b"full")])
+    client = await server.connect()
+    await client.call(methods.ConfirmSelect(False), methods.ConfirmSelectOk)
+    client.feed(message(b"x", "", "amq.fanout"))
+    assert (await client.expect(methods.BasicNack)).delivery_tag == 1
+    assert depths(server) == {1}
+
+
+async def test_a_way_through_many_exchanges_counts(server: Server) -> None:
+    names = [f"e{number}" for number in range(100)]
+    for name in names:
+        await server.broker.declare_exchange(name, ExchangeSettings(ExchangeKind.FANOUT))
+    for source, target in pairwise(names):
+        await server.broker.bind(Binding.to_exchange(source, target))
+    client = await server.connect()
+    server.clock.look_s = SLICE_S
+    # Each by a key of its own, so that none is known.
+    client.feed(b"".join(message(b"", f"{number}", "e0") for number in range(10)))
+    assert client.connection._buffer, "ten ways were walked in one step"
+    server.clock.look_s = 0.0
+    await until(lambda: not client.connection._buffer)
+
+
+async def test_a_way_through_too_many_exchanges_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smista.core.exchanges.router.EXCHANGES_MAX", 1)
+    for name in ("e0", "e1"):
+        await server.broker.declare_exchange(name, ExchangeSettings(ExchangeKind.FANOUT))
+    await server.broker.bind(Binding.to_exchange("e0", "e1"))
+    client = await server.connect()
+    client.feed(message(b"", "", "e0"))
+    closed = await client.expect(methods.ChannelClose)
+    assert closed.reply_code == 406
+    assert "more than 1 exchanges" in closed.reply_text
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------

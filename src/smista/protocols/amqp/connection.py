@@ -399,6 +399,10 @@ class AmqpConnection(Reading, asyncio.Protocol):
     async def _closed(self, channel: Channel) -> None:
         channel.send(methods.ChannelCloseOk())
 
+    def hold(self, work: Coroutine[Any, Any, None]) -> None:
+        """Look at no further frame until this is done, which comes to its end whatever becomes of the connection."""
+        self._hold(work)
+
     def hold_until_room(self) -> None:
         """The log is behind: take nothing more until it has caught up."""
         if self._waiting is None and not self._is_over and not self._is_closing:

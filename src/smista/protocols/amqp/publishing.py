@@ -7,10 +7,14 @@ or queue changes. Measured against parsing each message: 2.1 us a message instea
     method bytes ─▶ Target ─▶ header bytes ─▶ Prepared ─▶ body ─▶ the batch of its queue ─┐
                                                                                          flush: publish, then
     end of the read, or any other method ────────────────────────────────────────────────┘ confirm when durable
+
+A message for very many queues is placed some queues at a time, each for itself as always in AMQP, with turns of the
+loop in between. Until it is in all of them this connection is not read, and it is confirmed when all are on disk.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Mapping
@@ -18,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from smista.core.checks import ID_LENGTH_MAX
 from smista.core.errors import NamespaceNotFound, QueueFull, QueueNotFound
-from smista.core.exchanges import ExchangeInternal, ExchangeNotFound
-from smista.engine import Broker, Envelope, Publication
+from smista.core.exchanges import ExchangeInternal, ExchangeNotFound, ReachTooWide
+from smista.engine import FAN_OUT_AT_ONCE, Broker, Envelope, Publication
 from smista.errors import BrokerError, ResourceLow
 from smista.protocols.amqp import content, frames, methods, routing
 from smista.protocols.amqp.arguments import EXPIRY_MAX_MS
@@ -36,6 +40,8 @@ CACHED_MAX = 1_000
 CACHED_PER_TARGET_MAX = 16
 CACHED_BYTES_MAX = 1_024
 """Publishers whose properties differ from message to message gain nothing here, and must not cost memory."""
+WALKED = 50
+"""What it counts to have gone through many exchanges: as much as is done between two looks at the clock."""
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
@@ -83,7 +89,17 @@ class Prepared:
 class Target:
     """A publish method that was looked at once: exchange, key, and where they lead."""
 
-    __slots__ = ("exchange", "is_mandatory", "looks_at_headers", "prepared", "queues", "routing_key", "version")
+    __slots__ = (
+        "exchange",
+        "has_walked",
+        "is_mandatory",
+        "leads_on",
+        "looks_at_headers",
+        "prepared",
+        "queues",
+        "routing_key",
+        "version",
+    )
 
     def __init__(self, method: methods.BasicPublish) -> None:
         self.exchange = method.exchange
@@ -93,6 +109,10 @@ class Target:
         self.queues: tuple[str, ...] = ()
         self.version = -1
         self.looks_at_headers = False
+        self.leads_on = False
+        """Whether there are other exchanges on the way."""
+        self.has_walked = False
+        """Whether it has gone all that way since somebody asked."""
 
     def prepare(self, raw: bytes, channel: Channel) -> Prepared:
         found = self.prepared.get(raw)
@@ -104,18 +124,16 @@ class Target:
                 self.prepared[raw] = found
         return found
 
-    def count_at_once(self, prepared: Prepared, limit: int) -> int:
-        """How many messages make `limit` in queues, more or less."""
-        return max(1, limit // (max(1, len(self.queues)) + len(prepared.extra_keys)))
-
     def route(self, broker: Broker, vhost: str, prepared: Prepared) -> tuple[str, ...]:
         version = broker.topology_version(namespace=vhost)
         if version != self.version:
-            self.looks_at_headers = broker.looks_at_headers(self.exchange, namespace=vhost)
             self.queues = broker.queues_for(self.exchange, self.routing_key, namespace=vhost)
+            self.looks_at_headers = broker.looks_at_headers(self.exchange, namespace=vhost)
+            self.has_walked = self.leads_on = broker.leads_on(self.exchange, namespace=vhost)
             self.version = version
         if not self.looks_at_headers and not prepared.extra_keys:
             return self.queues
+        self.has_walked = self.leads_on
         return broker.queues_for(
             self.exchange,
             self.routing_key,
@@ -249,12 +267,15 @@ class Publisher:
     ) -> None:
         """Publish now or with the next flush; to those queues of `routed` that are still there, if it was routed
         before. Raises what closes the channel."""
+        queues = self.route(target, prepared) if routed is None else self._present(routed)
+        if len(queues) > FAN_OUT_AT_ONCE:
+            self._begin_wide(channel, queues, prepared, bodies)
+            return
         tag = 0
         if channel.is_confirming:
             tag = channel.publish_tag + 1
             channel.publish_tag += len(bodies)
             self._confirms[channel] = channel.publish_tag
-        queues = self.route(target, prepared) if routed is None else self._present(routed)
         if len(queues) == 1:
             runs = self._batches.get(queues[0])
             if runs is None:
@@ -276,13 +297,27 @@ class Publisher:
         """Where a message would go. Raises what closes the channel."""
         vhost = self._connection.vhost
         try:
-            return target.route(self._broker, vhost, prepared)
+            queues = target.route(self._broker, vhost, prepared)
+            if target.has_walked:
+                target.has_walked = False
+                self._connection.work += WALKED
+            return queues
         except (ExchangeNotFound, NamespaceNotFound):
             raise ChannelClosing(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{vhost}'") from None
+        except ReachTooWide as error:
+            raise ChannelClosing(PRECONDITION_FAILED, str(error)) from None
         except ExchangeInternal:
             raise ChannelClosing(
                 ACCESS_REFUSED, f"cannot publish to internal exchange '{target.exchange}' in vhost '{vhost}'"
             ) from None
+
+    def count_at_once(self, target: Target, prepared: Prepared, limit: int) -> int:
+        """How many messages make `limit` in queues, as things are now: a target may remember a shorter route."""
+        try:
+            return max(1, limit // max(1, len(self.route(target, prepared))))
+        except ChannelClosing:
+            # Whoever publishes one hears of it.
+            return 1
 
     def _present(self, queues: tuple[str, ...]) -> tuple[str, ...]:
         vhost = self._connection.vhost
@@ -336,6 +371,50 @@ class Publisher:
         refusal = next((result for result in results if isinstance(result, BrokerError)), None)
         if refusal is not None:
             self._refused(channel, tag, refusal)
+
+    def _begin_wide(self, channel: Channel, queues: tuple[str, ...], prepared: Prepared, bodies: list[bytes]) -> None:
+        """Publish to very many queues, in slices; the next frame is looked at when that is done."""
+        # What came before is in the queues first, and confirmed without waiting for this.
+        self.flush()
+        if channel.is_closing:
+            return
+
+        async def to_its_end() -> None:
+            # Whoever waits for it may be gone; and closing waits for it.
+            await asyncio.shield(self._broker.run_errand(self.publish_wide(channel, queues, prepared, bodies)))
+
+        self._connection.hold(to_its_end())
+
+    async def publish_wide(
+        self, channel: Channel, queues: tuple[str, ...], prepared: Prepared, bodies: list[bytes]
+    ) -> None:
+        """Publish one message after the other to those of very many queues that are still there, some queues at a time.
+        Nobody else publishes on this connection meanwhile."""
+        for body in bodies:
+            refusal: BrokerError | None = None
+            for start in range(0, len(queues), FAN_OUT_AT_ONCE):
+                await self._broker.room()
+                await self._broker.fan_out_lane.turn()
+                try:
+                    results = self._broker.publish_to_queues_now(
+                        self._present(queues[start : start + FAN_OUT_AT_ONCE]),
+                        prepared.publication(body),
+                        is_use=False,
+                        namespace=self._connection.vhost,
+                    )
+                except ResourceLow as low:
+                    refusal = refusal or low
+                    break
+                refusal = refusal or next((result for result in results if isinstance(result, BrokerError)), None)
+            tag = 0
+            if channel.is_confirming:
+                channel.publish_tag = tag = channel.publish_tag + 1
+                self._confirms[channel] = tag
+            if refusal is not None:
+                self._refused(channel, tag, refusal)
+            self.flush()
+            if channel.is_closing or (channel.transaction is not None and channel.transaction.is_refused):
+                return
 
     def _flush_batches(self) -> None:
         if self._batches:

@@ -125,7 +125,7 @@ class Reading(Holding):
         if channel.is_closing or channel.has_content or self.channels.get(channel.number) is not channel:
             self._pattern = None
             return position
-        limit = pattern.target.count_at_once(pattern.prepared, ALIKE_MAX)
+        limit = self.publisher.count_at_once(pattern.target, pattern.prepared, ALIKE_MAX)
         bodies, position = pattern.match(data, position, min(self.frame_max, self.body_bytes_max), limit)
         if bodies:
             self.work += LOOKED_AT_EVERY

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
-from smista.engine import SETTLED_AT_ONCE, Receipt, in_slices
+from smista.engine import FAN_OUT_AT_ONCE, SETTLED_AT_ONCE, Receipt, in_slices
 from smista.protocols.amqp.replies import PRECONDITION_FAILED, ChannelClosing
 from smista.protocols.amqp.unacked import Settlement
 
@@ -133,8 +133,13 @@ class Transaction:
         channel, publisher = self._channel, self._connection.publisher
         count = body_bytes = 0
         for target, prepared, queues, bodies in publishes:
-            publisher.publish(channel, target, prepared, bodies, queues)
-            count += len(bodies)
+            if len(queues) > FAN_OUT_AT_ONCE:
+                publisher.flush()
+                if not self.is_refused:
+                    await publisher.publish_wide(channel, queues, prepared, bodies)
+            else:
+                publisher.publish(channel, target, prepared, bodies, queues)
+            count += len(bodies) * max(1, len(queues))
             body_bytes += sum(map(len, bodies))
             if count >= SETTLED_AT_ONCE or body_bytes >= SLICE_BYTES:
                 publisher.flush()
