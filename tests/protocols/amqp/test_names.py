@@ -114,6 +114,55 @@ async def test_very_many_exclusive_queues_go_and_others_have_their_turns(server:
     assert server.door.exclusive == {}
 
 
+async def most_in_a_turn(server: Server) -> int:
+    """How many queues go in one turn of the loop, at most, until none is left."""
+    most = 0
+    while left := len(server.broker.queue_names()):
+        await asyncio.sleep(0)
+        most = max(most, left - len(server.broker.queue_names()))
+    return most
+
+
+async def test_queues_of_very_many_connections_go_and_others_have_their_turns(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smista.protocols.amqp.door.DELETED_AT_ONCE", 50)
+    monkeypatch.setattr("smista.engine.leaving.SLICE_S", 0.0)
+    clients = [await server.connect() for _ in range(20)]
+    for client in clients:
+        client.feed(on(1, methods.QueueDeclare(0, "", False, False, True, False, True, {})) * 40)
+    await until(lambda: len(server.broker.queue_names()) == 800)
+    for client in clients:
+        client.lose()
+    assert len(server.broker.queue_names()) >= 750
+    # A slice is a hundred.
+    assert await most_in_a_turn(server) <= 100
+    assert server.door.exclusive == {}
+
+
+async def test_auto_delete_queues_of_very_many_consumers_go_and_others_have_their_turns(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smista.protocols.amqp.door.DELETED_AT_ONCE", 50)
+    monkeypatch.setattr("smista.engine.leaving.SLICE_S", 0.0)
+    client, other = await server.connect(), await server.connect()
+    for number in range(400):
+        client.feed(on(1, declare(f"a{number}", is_auto_delete=True)))
+        client.feed(on(1, consume(f"a{number}", f"t{number}")))
+    await until(lambda: len(server.broker.queue_names()) == 400 and server.counts("a399")[2] == 1)
+    await other.call(consume("a399"), methods.BasicConsumeOk)
+    client.lose()
+    assert len(server.broker.queue_names()) == 400
+    left = 400
+    while left > 1:
+        await asyncio.sleep(0)
+        assert left - len(server.broker.queue_names()) <= 100
+        left = len(server.broker.queue_names())
+    await settle()
+    # Somebody else consumes from it.
+    assert server.broker.queue_names() == ["a399"]
+
+
 # -- auto-delete queues -----------------------------------------------------------------------------------------------
 
 

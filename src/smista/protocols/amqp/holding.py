@@ -54,8 +54,8 @@ class Holding(Outgoing):
             return
         broker = self.door.broker
         rest = broker.leave([consumer.subscription for consumer in consumers], receipts, broker.vanish_now)
-        for consumer in consumers:
-            self.consumer_left(consumer)
+        self.wide_consumers.difference_update(consumers)
+        self.door.consumers_left(consumers)
         if rest is not None:
             self._going_back.add(rest)
             rest.add_done_callback(self._going_back.discard)
@@ -73,4 +73,4 @@ class Holding(Outgoing):
         unwritten = self.take_unwritten()
         if self._is_broker_well:
             self.door.broker.release_now(unwritten)
-            self.door.delete_all(sorted(owned))
+            self.door.delete_all([(number, False) for number in sorted(owned)])
