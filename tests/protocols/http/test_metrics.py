@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import AsyncIterator
@@ -19,7 +20,9 @@ from smista.core.settings import QueueSettings
 from smista.engine import Broker, BrokerSettings, Publication
 from smista.engine.measures import WAIT_MS
 from smista.log import MemoryLog
+from smista.protocols.bulk.reader import BulkMeasures
 from smista.protocols.http import metrics
+from smista.protocols.http.errors import TooManyRequests
 from smista.protocols.http.metrics import CONTENT_TYPE, render, render_parts
 from tests.engine.bench import Bench, Consumer, MemoryPlace, SqlitePlace, turns, until
 
@@ -364,3 +367,39 @@ def test_no_two_panels_of_the_dashboard_stand_in_one_place() -> None:
         taken |= cells
     numbers = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(numbers) == len(set(numbers))
+
+
+# -- very many who ask ------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_asks_while_a_page_is_made_gets_the_same_one(
+    busy: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "SLICE_S", 0.0)
+    shared = metrics.SharedPage()
+    first, second = await asyncio.gather(*(shared.parts(busy.broker, BulkMeasures()) for _ in range(2)))
+    assert first is second
+    assert await shared.parts(busy.broker, BulkMeasures()) is not first
+
+
+async def test_one_who_goes_does_not_take_the_page_from_the_others(
+    busy: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "SLICE_S", 0.0)
+    shared = metrics.SharedPage()
+    first = asyncio.ensure_future(shared.parts(busy.broker, BulkMeasures()))
+    second = asyncio.ensure_future(shared.parts(busy.broker, BulkMeasures()))
+    await turns(1)
+    first.cancel()
+    assert b"smista_queues" in b"".join(await second)
+
+
+def test_only_so_many_are_answered_at_a_time() -> None:
+    shared = metrics.SharedPage()
+    with contextlib.ExitStack() as readers:
+        for _ in range(metrics.READERS_MAX):
+            readers.enter_context(shared.reading())
+        with pytest.raises(TooManyRequests), shared.reading():
+            pass
+    with shared.reading():
+        pass

@@ -19,6 +19,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -45,6 +46,8 @@ from smista.protocols.http.errors import ArrowMissing
 
 READERS_MAX = 64
 """How many may read at once; each is a thread of the process, with a batch of its own."""
+PLANS_MAX = 32
+"""How many plans may be asked for at once; the process makes them one by one."""
 TRIES = 2
 END_S = 5.0
 BUSY_S = 0.01
@@ -66,6 +69,15 @@ class BulkMeasures(msgspec.Struct):
     """How often the process was started."""
 
 
+class Place:
+    """Of one reader."""
+
+    __slots__ = ("is_handed_over",)
+
+    def __init__(self) -> None:
+        self.is_handed_over = False
+
+
 class LogReader:
     """Lives on one loop."""
 
@@ -79,6 +91,7 @@ class LogReader:
         self._starting = asyncio.Lock()
         self._ids = itertools.count(1)
         self._is_closed = False
+        self._planning = 0
 
     def check(self) -> None:
         """Raise why there can be no bulk reading here."""
@@ -93,23 +106,35 @@ class LogReader:
                 "pip install 'smista[spark]' (or pip install pyarrow numpy) there."
             )
 
-    def check_room(self) -> None:
+    @contextlib.contextmanager
+    def place(self) -> Iterator[Place]:
+        """A place among those who read; it is taken from here on, and free again at the end unless `read` has handed
+        over the connection: then when all is read."""
         if self.measures.readers >= READERS_MAX:
             raise TooManyReaders(f"{READERS_MAX} readers are reading the log already; try again when one has ended.")
+        self.measures.readers += 1
+        place = Place()
+        try:
+            yield place
+        finally:
+            if not place.is_handed_over:
+                self.measures.readers -= 1
 
-    async def read(self, broker: Broker, request: Read, connection: socket.socket) -> None:
+    async def read(self, broker: Broker, request: Read, connection: socket.socket, place: Place) -> None:
         """Have the rows written to `connection`, which the process has when this returns."""
         request.id = next(self._ids)
-        self.measures.readers += 1
-        try:
-            await self._ask(broker, request, connection)
-        except BaseException:
-            self.measures.readers -= 1
-            raise
+        await self._ask(broker, request, connection)
+        place.is_handed_over = True
 
     async def plan(self, broker: Broker, request: MakePlan) -> Plan:
+        if self._planning >= PLANS_MAX:
+            raise TooManyReaders(f"{PLANS_MAX} plans for reading the log are being made; try again when one is.")
         request.id = next(self._ids)
-        told = await self._ask(broker, request, None)
+        self._planning += 1
+        try:
+            told = await self._ask(broker, request, None)
+        finally:
+            self._planning -= 1
         if isinstance(told, Refused):
             kind = LogPositionDropped if told.code == LogPositionDropped.code else BulkReaderFailed
             raise kind(told.problem)

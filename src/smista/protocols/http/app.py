@@ -121,6 +121,7 @@ class HttpDoor:
         names of loopback and addresses are served, and no page but our own."""
         self._access = access or Access()
         self.log_reader = log_reader or LogReader(None)
+        self._metrics = metrics.SharedPage()
         self.staging = Staging(
             self._ready,
             staged_folder,
@@ -287,7 +288,8 @@ class HttpDoor:
                 status = 200 if reason is None else 503
                 await respond(send, status, _TEXT, b"ready\n" if reason is None else f"not ready: {reason}\n".encode())
             case "/metrics":
-                await _respond_metrics(send, await metrics.render_parts(self._ready(), self.log_reader.measures))
+                with self._metrics.reading():
+                    await _respond_metrics(send, await self._metrics.parts(self._ready(), self.log_reader.measures))
             case "/openapi.json":
                 await respond(send, 200, JSON.content_type, _openapi())
             case _:

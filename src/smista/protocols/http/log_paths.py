@@ -174,14 +174,12 @@ async def _read(query: ReadLog, scope: Scope, send: Send, broker: Broker, log_re
     if scope["method"] == "HEAD":
         await respond(send, 200, CONTENT_TYPE.encode(), b"")
         return
-    log_reader.check_room()
     is_chunked = scope["http_version"] != "1.0"
     head_lines = access.head_lines(scope)
     request = Read(0, start, end, columns, kinds, query.namespace, query.queue, query.bodies, is_chunked, head_lines)
-    connection = await _connection(scope)
-    with connection:
+    with log_reader.place() as place, await _connection(scope) as connection:
         try:
-            await log_reader.read(broker, request, connection)
+            await log_reader.read(broker, request, connection, place)
         except BrokerError as error:
             # The server has given the connection away, so that it falls to us to say it.
             _say(connection, error, head_lines)

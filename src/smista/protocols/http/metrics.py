@@ -12,6 +12,7 @@ uses them, and a test holds the three against each other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
@@ -32,9 +33,12 @@ from smista.engine import Broker
 from smista.engine.measures import WAIT_MS, BrokerMeasures, Distribution, QueueMeasures
 from smista.errors import LowDisk, LowMemory
 from smista.protocols.bulk.reader import BulkMeasures
+from smista.protocols.http.errors import TooManyRequests
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 SLICE_S = 0.005
+READERS_MAX = 16
+"""How many are answered at a time."""
 
 
 async def render(broker: Broker, bulk: BulkMeasures | None = None) -> bytes:
@@ -55,10 +59,40 @@ async def render_parts(broker: Broker, bulk: BulkMeasures | None = None) -> list
         page.add(queue)
         if time.perf_counter() > end_s:
             page.fold()
-            await asyncio.sleep(0)
+            await broker.lane.turn()
             end_s = time.perf_counter() + SLICE_S
     page.fold()
     return [generate_latest(registry), *page.parts()]
+
+
+class SharedPage:
+    """Whoever asks for the metrics while they are being put together gets those: of 50,000 queues they take a second or
+    more and are 100 MB, and nobody should be able to have that done many times over."""
+
+    def __init__(self) -> None:
+        self._being_made: asyncio.Task[list[bytes]] | None = None
+        self._reader_count = 0
+
+    async def parts(self, broker: Broker, bulk: BulkMeasures) -> list[bytes]:
+        if self._being_made is None:
+            self._being_made = asyncio.create_task(render_parts(broker, bulk))
+            self._being_made.add_done_callback(self._made)
+        # Whoever asked may go; others may wait for it.
+        return await asyncio.shield(self._being_made)
+
+    def _made(self, task: asyncio.Task[list[bytes]]) -> None:
+        self._being_made = None
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """While somebody is being answered, who holds a page in memory until it is read."""
+        if self._reader_count >= READERS_MAX:
+            raise TooManyRequests(f"{READERS_MAX} others are reading the metrics; ask again when one has ended.")
+        self._reader_count += 1
+        try:
+            yield
+        finally:
+            self._reader_count -= 1
 
 
 # -- the broker -------------------------------------------------------------------------------------------------------
