@@ -26,7 +26,7 @@ def check(state: BrokerState) -> None:
         _check_deliveries(queue)
         _check_groups(queue)
         _check_line(queue)
-        _check_deadlines(queue)
+        _check_deadlines(queue, state.fleeting.get(queue, []))
         for message in queue.messages():
             assert message.sequence not in numbers, f"{_name(queue, message)} is in two queues"
             numbers.add(message.sequence)
@@ -171,7 +171,8 @@ def _check_fairness(queue: Queue, line: FairLine) -> None:
             assert (age, group) in bucket._ages._entries
 
 
-def _check_deadlines(queue: Queue) -> None:
+def _check_deadlines(queue: Queue, leaving: list[Message]) -> None:
+    """`leaving` are those whose time was over as they came: no deadline, they go when those who wait were served."""
     if not queue.is_attached:
         return
     for message in queue.messages():
@@ -180,7 +181,8 @@ def _check_deadlines(queue: Queue) -> None:
             case State.SCHEDULED:
                 assert message.deadline_ms == message.ready_at_ms, f"{name} is due at one time and woken at another"
             case State.READY:
-                assert message.deadline_ms == message.expires_at_ms, f"{name} will not expire when it should"
+                expected = None if message in leaving and message.deadline_ms is None else message.expires_at_ms
+                assert message.deadline_ms == expected, f"{name} will not expire when it should"
             case State.DEAD:
                 assert message.deadline_ms is None, f"{name} is dead and still has a deadline"
         if message.deadline_ms is not None:
