@@ -124,8 +124,8 @@ def _rates(before: QueueStats | None, now: QueueStats, passed_s: float) -> Rates
         return Rates()  # it is new, or another one of the same name
     return Rates(
         (now.published_total - before.published_total) / passed_s,
-        (now.consumed_total - before.consumed_total) / passed_s,
-        (now.acked_total - before.acked_total) / passed_s,
+        (now.delivered_total - before.delivered_total) / passed_s,
+        (now.acknowledged_total - before.acknowledged_total) / passed_s,
         (now.nacked_total + now.timed_out_total - before.nacked_total - before.timed_out_total) / passed_s,
     )
 

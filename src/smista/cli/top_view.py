@@ -73,7 +73,7 @@ SORTINGS = [
     Sorting("in/s", lambda stats, rates: -rates.published),
     Sorting("out/s", lambda stats, rates: -rates.delivered),
     Sorting("failed/s", lambda stats, rates: -rates.failed),
-    Sorting("oldest", lambda stats, rates: -stats.oldest_message_age_secs if stats.ready else 0),
+    Sorting("oldest", lambda stats, rates: -stats.oldest_age_ms if stats.ready else 0),
     Sorting("consumers", lambda stats, rates: -stats.consumers),
 ]
 BUSIEST = Sorting("the busiest first", lambda stats, rates: (-sum(rates), -stats.depth))
@@ -202,7 +202,7 @@ def row(stats: QueueStats, rates: Rates) -> Row:
         stats.scheduled,
         stats.dead,
         *map(_shown_rate, (rates.published, rates.delivered, rates.failed)),
-        shown_duration(stats.oldest_message_age_secs * 1000) if stats.ready else None,
+        shown_duration(stats.oldest_age_ms) if stats.ready else None,
         stats.consumers,
         "paused" if stats.is_paused else "",
     ]
