@@ -33,4 +33,5 @@ class PolicyCalls(Calls):
         return (await self._ask("policy.list", Policies, is_repeatable=True)).policies
 
     async def delete_policy(self, name: str) -> None:
+        """Delete a policy: its queues are again as they were declared."""
         await self._ask("policy.delete", Done, policy=name)
