@@ -173,7 +173,7 @@ async def test_dead_letters_are_told_by_queue_with_how_many_and_why(lines: pytes
     for level, fields in told(lines, "were dead-lettered"):
         reasons = fields["reasons"]
         assert isinstance(reasons, dict)
-        assert (level, fields["count"]) == ("WARNING", sum(reasons.values()))
+        assert (level, fields["count"]) == ("INFO", sum(reasons.values()))
         for reason, count in reasons.items():
             found[fields["namespace"], fields["queue"], reason] += count
     assert found == {("/", "orders", "max_retries"): 5, ("/", "invoices", "rejected"): 1}

@@ -11,6 +11,7 @@ import typer
 from smista.cli.arguments import IsSure
 from smista.cli.connected import client_command
 from smista.cli.exits import WrongUsage
+from smista.cli.help import Group
 from smista.cli.output import Output, confirm
 from smista.cli.settings import SettingsCommand, option_kinds, read_settings, written_setting
 from smista.cli.table import Column
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from smista.client import AsyncClient
 
 commands = typer.Typer()
-policy_commands = typer.Typer(help="Policies: set, delete.")
+policy_commands = typer.Typer(cls=Group, help="Policies: set, delete.")
 
 COLUMNS = [
     Column("policy"),
@@ -68,7 +69,7 @@ async def set_policy(
         str, typer.Argument(metavar="PATTERN", help="Which queues, by name: * for anything, ? for one character.")
     ],
     priority: Annotated[
-        int, typer.Option(metavar="INTEGER", help="Of several that match a queue the highest holds.")
+        int, typer.Option(metavar="NUMBER", help="Of several that match a queue the highest holds.")
     ] = 0,
 ) -> None:
     """Give settings to all queues whose names match, those that are there and those to come."""

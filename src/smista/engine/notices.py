@@ -123,10 +123,10 @@ class Notices:
 def _tell_dead_lettered(queue: tuple[str, str] | None, reasons: Counter[str]) -> None:
     fields: dict[str, object] = {"count": reasons.total(), "reasons": dict(reasons)}
     if queue is None:
-        logger.warning("messages of many more queues were dead-lettered", extra=_fields(**fields))
+        logger.info("messages of many more queues were dead-lettered", extra=_fields(**fields))
     else:
         named = _fields(namespace=queue[0], queue=queue[1], **fields)
-        logger.warning("messages of queue %r were dead-lettered", queue[1], extra=named)
+        logger.info("messages of queue %r were dead-lettered", queue[1], extra=named)
 
 
 def _fields(**values: object) -> dict[str, dict[str, object]]:
