@@ -22,7 +22,8 @@ from smista.engine.running import SLICE
 LOOKED_AT_ONCE = 1000
 """How many messages of a queue are looked at before the rest of the loop has its turn; or a tenth as many changed."""
 LOOKED_AT_FIRST = 100
-"""And how many before that is first done: very many may begin in the same turn."""
+"""And how many are looked at or changed before that is first done: very many may begin in the same turn. What is no
+more than this is done in the step in which it is asked for."""
 PAGE_SLICES = 20
 """How often that is done for one page, which may then be short."""
 
@@ -134,7 +135,7 @@ class LookingBroker(PublishingBroker):
         """What is in the queue now and is accepted by a filter when its turn comes, the rest of the loop in between.
         What has left the queue by then, or has gone with it, does not come."""
         after, cut = 0, self._state.next_sequence
-        work = LOOKED_AT_ONCE - LOOKED_AT_FIRST
+        work, to_change = LOOKED_AT_ONCE - LOOKED_AT_FIRST, 0
         while sequences := browsing.sequences_after(queue, after, LOOKED_AT_ONCE):
             for after in sequences:
                 if after >= cut:
@@ -142,10 +143,10 @@ class LookingBroker(PublishingBroker):
                 message = queue.find(after)
                 work += 1
                 if message is not None and wanted.accepts(message):
-                    work += LOOKED_AT_ONCE // SLICE
+                    work += to_change
                     yield message
                 if work >= LOOKED_AT_ONCE:
-                    work = 0
+                    work, to_change = 0, LOOKED_AT_ONCE // SLICE
                     await self.lane.turn()
 
     # -- scheduled ----------------------------------------------------------------------------------------------------
