@@ -22,11 +22,11 @@ LATE_WORKER = re.compile(r"^Traceback .*\n(?:  .*\n)+pyspark\.\S+: \[CANNOT_OPEN
 
 
 def plain_environment() -> dict[str, str]:
-    """Ours without what is set for other brokers, and without colours that somebody forces."""
+    """Ours without what is set for other brokers, and without colours and widths that somebody forces."""
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("SMISTA_") and name not in ("FORCE_COLOR", "CLICOLOR_FORCE")
+        if not name.startswith("SMISTA_") and name not in ("FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES")
     }
 
 

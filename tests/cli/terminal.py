@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from types import TracebackType
 from typing import Self
 
@@ -47,8 +48,10 @@ class Terminal:
 
     def until(self, words: str) -> None:
         """Read until this is to be seen on the screen that was drawn last."""
+        end_s = time.monotonic() + PATIENCE_S
         while words not in self.screen:
             assert self.process.poll() is None, f"it ended; the last that was seen: {self.screen!r}"
+            assert time.monotonic() < end_s, f"no {words!r} is to be seen: {self.screen!r}"
             self._read()
 
     def _read(self) -> None:

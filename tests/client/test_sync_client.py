@@ -44,9 +44,9 @@ def test_both_clients_have_the_same_calls_with_the_same_parameters() -> None:
 
 
 def test_both_clients_explain_every_call_in_the_same_words() -> None:
-    for name in calls(Client):
-        documented = inspect.getdoc(getattr(Client, name)), inspect.getdoc(getattr(AsyncClient, name))
-        assert documented[0] == documented[1] or f"AsyncClient.{name}" in (documented[0] or ""), name
+    # But where threads are not what an event loop is.
+    for name in calls(Client).keys() - {"put_many", "receive", "subscribe"}:
+        assert inspect.getdoc(getattr(Client, name)) == inspect.getdoc(getattr(AsyncClient, name)), name
 
 
 def test_both_subscriptions_have_the_same_calls() -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 GAP = 2
 FLEXIBLE_MIN = 10
+WHOLE_MAX = 24
+"""So much of a flexible cell stays where columns may be left out instead: what a line is about comes first."""
 
 
 class Column(NamedTuple):
@@ -42,7 +44,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Row]) -> None:
 
 def drawn(columns: Sequence[Column], rows: Iterable[Row], room: int) -> Table:
     """A table no wider than `room`: without its last columns where they do not fit."""
-    lines = _fitted(columns, _lines(columns, rows), room)
+    lines = _fitted(columns, _lines(columns, rows), room, WHOLE_MAX)
     widths = _widths(lines)
     shown = len(columns)
     while shown > 1 and _total(widths[:shown]) > room:
@@ -82,13 +84,13 @@ def _total(widths: list[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _fitted(columns: Sequence[Column], lines: list[list[str]], room: int) -> list[list[str]]:
+def _fitted(columns: Sequence[Column], lines: list[list[str]], room: int, least: int = FLEXIBLE_MIN) -> list[list[str]]:
     """The lines with the cells of flexible columns cut off, the last column first, so that they fit if they can."""
     widths = _widths(lines)
     for place, column in reversed(list(enumerate(columns))):
         excess = _total(widths) - room
         if column.is_flexible and excess > 0:
-            widths[place] = max(min(FLEXIBLE_MIN, widths[place]), widths[place] - excess)
+            widths[place] = max(min(least, widths[place]), widths[place] - excess)
     return [list(map(shortened, line, widths)) for line in lines]
 
 
