@@ -19,7 +19,7 @@ from tests.protocols.http.caller import Answer, Caller, new_name
 from tests.waiting import PATIENCE_S
 
 DOCS = Path(__file__).parents[3] / "docs"
-SHARED = ("# Commands", "## Bodies", "## A message in an answer", "## Statistics")
+SHARED = ("# Commands", "## Bodies", "## A message in an answer", "## Statistics", "## Synap's words")
 """The sections that say what holds for all commands."""
 OF_ERRORS = {"code", "message"}
 """Shown at the top of the page."""
