@@ -34,6 +34,9 @@ READ_AGAIN_S = (0.01, 0.1, 0.5)
 """After which pauses a block that could not be read is tried again ..."""
 RECLAIM_AGAIN_S = 5.0
 """... and after which once more, for as long as it takes, where its space is wanted."""
+JUDGED_BYTES = 1 << 20
+"""After how much more the disk is looked at again, however short the time: so little is taken in before publishes are
+refused that the log's reserve remains for acknowledgements."""
 LAZY_S = 0.002
 """How long notes that nobody waits for, deliveries and unconfirmed acknowledgements, may stay out of the log. They go
 with the next block that somebody waits for, which would else wait for a sync of theirs: with one message in flight a
@@ -98,6 +101,8 @@ class Keeper:
         self._unread: set[int] = set()
         """Damaged blocks of which all that could be saved has been."""
         self._reusable_bytes = log.reusable_bytes()
+        self._unjudged_bytes = 0
+        """How much was given to the log since the last look at the disk."""
         self._is_reclaiming = False
         self._is_seal_planned = False
         self._is_awaited = False
@@ -155,7 +160,11 @@ class Keeper:
 
     @property
     def is_behind(self) -> bool:
-        return self._committer.waiting_bytes + self.recorder.bytes > self._settings.waiting_bytes_max
+        return self._waiting_bytes > self._settings.waiting_bytes_max
+
+    @property
+    def _waiting_bytes(self) -> int:
+        return self._committer.waiting_bytes + self.recorder.bytes
 
     async def room(self) -> None:
         """Wait until the log has caught up far enough to take more."""
@@ -201,7 +210,7 @@ class Keeper:
             block_bytes=committer.block_bytes.read(),
             sealed_position=committer.submitted_position,
             durable_position=committer.durable_position,
-            waiting_bytes=committer.waiting_bytes + self.recorder.bytes,
+            waiting_bytes=self._waiting_bytes,
             kept_bytes=self.log_bytes,
             disk_free_bytes=committer.free_bytes,
             reusable_bytes=self._reusable_bytes,
@@ -318,8 +327,13 @@ class Keeper:
         self._paging.block_sealed(position)
         self._reclaimer.block_written(position, len(block), now_ms)
         self._committer.submit(position, block)
+        self._unjudged_bytes += len(block)
+        if self._unjudged_bytes >= JUDGED_BYTES:
+            self._judge()
 
     def _block_durable(self, position: int) -> None:
+        if self._log.is_reserve_spent and self.pressure.refusal is None:
+            self._judge()
         self._paging.block_durable(position)
         self._notices.written(position)
         self._seal_if_idle()
@@ -418,12 +432,14 @@ class Keeper:
             # Its thread has met a failure, and reports it in a moment.
             return
         self._committer.free_bytes, self._reusable_bytes = free_bytes, reusable_bytes
+        self._unjudged_bytes = 0
         is_spent = self._log.is_reserve_spent
         if is_spent:
             self._committer.restore_reserve()
         self.pressure.look(
             free_bytes=free_bytes,
             reusable_bytes=reusable_bytes,
+            waiting_bytes=self._waiting_bytes,
             is_full=self._committer.is_full,
             is_reserve_spent=is_spent,
         )

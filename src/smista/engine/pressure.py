@@ -10,7 +10,9 @@
       full        the log gives up its reserve, so that acknowledgements can still be written
 
 Room is what is free on the disk, and what the log has taken of it and does not need any more: a queue that was emptied
-leaves its space there.
+leaves its space there. What was taken in and is not written yet has its room already, twice, as it goes through the
+write-ahead log. Without that, messages taken between two looks at the disk would use up the log's reserve, and no
+acknowledgement could be written any more: a log that is full and cannot be emptied.
 
 Memory is judged by what the broker holds (messages, bodies, remembered ids, what protocols have taken in and not yet
 handed on), and not by what the process has: memory that was freed is not always given back to the system, and a broker
@@ -25,6 +27,8 @@ from pathlib import Path
 
 from smista.errors import LowDisk, LowMemory, ResourceLow
 
+TIMES_ON_DISK = 2
+"""A block is in the write-ahead log and in the file at the same time."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -65,9 +69,14 @@ class Pressure:
         self.is_space_wanted = False
         """Whether publishing wants the space that the log keeps for its readers."""
 
-    def look(self, *, free_bytes: int | None, reusable_bytes: int, is_full: bool, is_reserve_spent: bool) -> None:
-        """`free_bytes` are those of the disk, None without one; `reusable_bytes` those that the log has to spare."""
-        room_bytes = self._room_bytes = None if free_bytes is None else free_bytes + reusable_bytes
+    def look(
+        self, *, free_bytes: int | None, reusable_bytes: int, waiting_bytes: int, is_full: bool, is_reserve_spent: bool
+    ) -> None:
+        """`free_bytes` are those of the disk, None without one; `reusable_bytes` those that the log has to spare;
+        `waiting_bytes` those that it has still to write."""
+        taken_bytes = TIMES_ON_DISK * waiting_bytes
+        room_bytes = None if free_bytes is None else free_bytes + reusable_bytes - taken_bytes
+        self._room_bytes = room_bytes
         scarce_bytes = self._disk_free_bytes_min + self._disk_free_bytes_min // 4
         self.is_space_wanted = is_full or is_reserve_spent or (room_bytes is not None and room_bytes < scarce_bytes)
         self.refusal = self._judge(room_bytes, is_full=is_full or is_reserve_spent)
@@ -81,7 +90,7 @@ class Pressure:
             )
         if self._room_bytes is not None and self._room_bytes - disk_bytes < self._disk_free_bytes_min:
             return LowDisk(
-                f"This takes {disk_bytes} bytes, {self._room_bytes} are free on the disk, and "
+                f"This takes {disk_bytes} bytes, {max(0, self._room_bytes)} are free on the disk, and "
                 f"{self._disk_free_bytes_min} have to stay so; nothing was stored. Free some space."
             )
         return None
@@ -91,7 +100,7 @@ class Pressure:
             return LowDisk("The disk is full; nothing was stored. Free some space, or consume what is queued.")
         if room_bytes is not None and room_bytes < self._disk_free_bytes_min:
             return LowDisk(
-                f"Only {room_bytes} bytes are free on the disk, below the limit of {self._disk_free_bytes_min}; "
+                f"Only {max(0, room_bytes)} bytes are free on the disk, below the limit of {self._disk_free_bytes_min}; "
                 "nothing was stored. Free some space, or consume what is queued."
             )
         held_bytes = self._memory_bytes()
