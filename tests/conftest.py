@@ -1,8 +1,8 @@
 """What starts servers is slow: `make check` leaves it out, `make test` runs it.
 
 `make test` gives each of its processes one file after the other. All that starts Spark goes to one of them: Spark gives
-its Python processes 10 s to start, and several at once need more on a busy machine. It comes last, since PySpark gives
-the log lines of its process a form of its own.
+its Python processes 10 s to start, and several at once need more on a busy machine. What takes longest comes first, so
+that all processes end at about the same time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).parent
 SLOW = ("cli", "client", "protocols", "server", "spark")
-LONGEST = ("crash", "simulation")
+LONGEST = ("spark", "crash", "simulation")
 WITH_SPARK = ("cli/test_pipeline.py",)
 QUICK = (
     "protocols/amqp/test_codec.py",
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _rank(item: pytest.Item) -> int:
     folder = _group(item.nodeid).partition("/")[0]
-    return 0 if folder in LONGEST else 2 if folder == "spark" else 1
+    return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
 
 
 def _group(nodeid: str) -> str:

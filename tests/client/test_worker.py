@@ -104,8 +104,9 @@ async def test_an_exception_nacks_with_its_text(
         await settled(client, queue)
     [dead] = [message async for message in client.dead_letters(queue)]
     assert [failure.error for failure in dead.deaths[0].failures] == ["LookupError: no such pizza"] * 2
-    assert "handle failed on message" in caplog.text
-    assert "LookupError: no such pizza" in caplog.text
+    # Not the text of the lines: PySpark, if it runs in this process, gives it a form of its own.
+    failures = [record.exc_info for record in caplog.records if "handle failed on message" in record.getMessage()]
+    assert [str(failure[1]) for failure in failures if failure] == ["no such pizza"] * 2
 
 
 async def test_a_handler_that_waits_for_something_cancelled_has_failed_and_the_worker_goes_on(

@@ -100,8 +100,8 @@ class Pressure:
             return LowDisk("The disk is full; nothing was stored. Free some space, or consume what is queued.")
         if room_bytes is not None and room_bytes < self._disk_free_bytes_min:
             return LowDisk(
-                f"Only {max(0, room_bytes)} bytes are free on the disk, below the limit of {self._disk_free_bytes_min}; "
-                "nothing was stored. Free some space, or consume what is queued."
+                f"Only {max(0, room_bytes)} bytes are free on the disk, below the limit of "
+                f"{self._disk_free_bytes_min}; nothing was stored. Free some space, or consume what is queued."
             )
         held_bytes = self._memory_bytes()
         if held_bytes > self._memory_bytes_max:
