@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
-from smista.core.message import Publication
+from smista.core.message import Envelope, Publication
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from smista.core.staging import Commit, Load, Part, Row
 from smista.engine import Broker, BrokerSettings
 from smista.engine import publishing as publishing_module
 from smista.engine import staging as staging_module
+from smista.engine.reclaim import PART_BYTES
 from smista.engine.running import STEP_BYTES_MAX
 from tests.engine.bench import Bench, MemoryPlace, turns, until
 
@@ -159,6 +160,42 @@ async def test_relocated_messages_with_long_histories(kept: Kept) -> None:
     assert largest(place) <= BOUND + 8 * 1100
     await bench.restart()
     assert bench.counts()[0] == COUNT
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_relocated_copies_of_a_message_with_large_properties(kept: Kept, is_dead: bool) -> None:
+    """They share them in the log too, and where each has got its own they are written a part at a time."""
+    bench, place = kept
+    await bench.restart(
+        msgspec.structs.replace(
+            bench.settings, block_bytes_max=STEP // 2, log_retention_ms=0, log_retention_bytes=0, log_slack_bytes=0
+        )
+    )
+    queues = [f"q{number}" for number in range(40)]
+    await fan(bench, *queues)
+    await bench.declare("dead")
+    settings = QueueSettings(
+        max_retries=0, dead_letter=DeadLetterMode.MOVE, dead_letter_exchange="", dead_letter_routing_key="dead"
+    )
+    for queue in queues:
+        await bench.broker.alter_queue(queue, settings)
+    properties = bytes([1]) * 100_000
+    await bench.broker.publish_to_exchange("fan", Publication(BODY, Envelope(properties)))
+    if is_dead:
+        for queue in queues:
+            await bench.reject(await bench.receive_one(queue))
+        assert bench.counts("dead")[0] == len(queues)
+    end = place.log.next_position
+    await bench.declare("other")
+    while place.log.first_position < end:
+        await bench.publish(BODY, queue="other")
+        await bench.acknowledge(await bench.receive_one("other"))
+        await turns()
+    assert largest(place) <= (PART_BYTES if is_dead else len(properties)) + len(properties) + BOUND
+    await bench.restart()
+    assert sum(bench.counts(queue)[0] for queue in (*queues, "dead")) == len(queues)
+    [found] = await bench.broker.receive("dead" if is_dead else "q39")
+    assert (found.body, found.envelope.properties) == (BODY, properties)
 
 
 def test_the_real_bounds_fit_the_log() -> None:

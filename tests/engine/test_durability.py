@@ -292,6 +292,31 @@ async def test_what_stands_beside_bodies_counts_in_memory_too() -> None:
         await fill(broker, lambda number: Envelope(deduplication_id=f"{number}" + "i" * 1_000))
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_copies_that_share_their_properties_count_them_once(is_restarted: bool) -> None:
+    """Ten publishes of 100 KB of properties to 100 queues are 1 MB of them, not 100."""
+    bench = Bench(MemoryPlace(), BrokerSettings(disk_free_bytes_min=0, memory_bytes_max=10 << 20))
+    await bench.open()
+    names = [f"copies-{number}" for number in range(100)]
+    for name in names:
+        await bench.declare(name)
+    await bench.fanout("all", *names)
+    empty_bytes = bench.broker._keeper.held_bytes()
+    for number in range(10):
+        properties = b"\x01%d" % number + b"p" * 100_000
+        await bench.broker.publish_to_exchange("all", Publication(b"", Envelope(properties)))
+    if is_restarted:
+        await bench.restart()
+    assert 1_000_000 < bench.broker._keeper.held_bytes() - empty_bytes < 2_000_000
+    for name in names[1:]:
+        await bench.broker.purge(name)
+    await until(lambda: not bench.broker._state.purged)
+    assert bench.broker._keeper.held_bytes() - empty_bytes > 1_000_000, "the last copies still have them"
+    await bench.broker.purge(names[0])
+    await until(lambda: bench.broker._keeper.held_bytes() <= empty_bytes)
+    await bench.broker.close()
+
+
 async def test_a_block_for_which_there_is_no_memory_stops_the_broker_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -27,6 +27,7 @@ from smista.engine import (
     Publication,
     QueueSettings,
 )
+from smista.engine.accounts import LARGE_BYTES
 from tests.simulation.world import EXCHANGES, KEYS, QUEUES, World
 
 TIMES_MS = (16, 16, 32, 48, 48, 160)
@@ -192,6 +193,8 @@ def publication(world: World, draw: random.Random, *, exchange: str = "") -> Pub
         fields["ttl_ms"] = draw.choice((0, *TIMES_MS))
     if chance() < 0.1:
         fields["max_retries"] = draw.choice((0, 1))
+    if world.token % 8 < 2:
+        fields["properties"] = b"\x01" * (LARGE_BYTES if world.token % 8 else 20)
     return Publication(
         body,
         Envelope(**fields) if fields else Envelope(),

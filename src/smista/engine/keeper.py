@@ -91,9 +91,9 @@ class Keeper:
         self.held_elsewhere: list[Callable[[], int]] = []
         """What protocols hold that has not become messages yet, in bytes."""
         self._paging.has_let_go = recovery.has_left_bodies
+        recovery.finish(self.recorder, clock.now_ms())
         for block in recovery.blocks:
             self._reclaimer.block_written(*block)
-        recovery.finish(self.recorder, clock.now_ms())
         state.journal = self.recorder
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False

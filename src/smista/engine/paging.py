@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-import msgspec
-
 from smista.core.message import Message, State
 from smista.core.state import BrokerState
-from smista.engine.recorder import PlacedRecord, Recorder
+from smista.engine.recorder import Recorder, placed_states
 from smista.log import records
 from smista.log.records import Kind
 
@@ -103,5 +101,5 @@ def bodies(block: bytes) -> Iterable[tuple[int, bytes]]:
                     yield entry.sequence, entry.body
             case Kind.PLACED:
                 head, body = records.read_placed(record.data)
-                for placed in msgspec.msgpack.decode(head, type=list[PlacedRecord]):
+                for placed, _ in placed_states(head):
                     yield placed.number, body

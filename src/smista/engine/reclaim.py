@@ -11,6 +11,8 @@ needed: a disk that is full must not stay full of what nobody has to keep.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from smista.core.declaring import lasting_bindings
 from smista.core.message import Message
 from smista.core.state import BrokerState
@@ -21,11 +23,11 @@ from smista.engine.measures import KeptFor, LogSpace
 from smista.engine.recorder import (
     BindingRecord,
     ExchangeRecord,
-    PlacedRecord,
     PolicyRecord,
     QueueRecord,
     Recorder,
     RememberedRecord,
+    placed_states,
 )
 from smista.engine.recovery import Opened, read_binding
 from smista.log import records
@@ -34,6 +36,9 @@ from smista.log.records import Kind, Record
 SLACK_BYTES = 8 << 20
 SLACK_BYTES_WANTED = 1 << 20
 """... while space is wanted: less would have declarations written again and again for next to nothing."""
+
+PART_BYTES = 1 << 20
+"""How much of properties is written again in one record. Copies of a message can differ in them after they died."""
 
 
 class Reclaimer:
@@ -64,6 +69,7 @@ class Reclaimer:
     def block_written(self, position: int, size: int, at_ms: int) -> None:
         self._blocks.append(position, size, at_ms)
         self.total_bytes += size
+        self._recorder.block_is(position, size)
 
     def kept(self, end: int) -> tuple[Kept, Kept] | None:
         """The oldest block that is kept and the last one below position `end`; None where there is none."""
@@ -188,8 +194,8 @@ class Reclaimer:
                     self._move(position, places, entries[0].body)
             case Kind.PLACED:
                 head, body = records.read_placed(data)
-                states = records.unpack(head, list[PlacedRecord])
-                self._move(position, [(placed.queue, placed.sequence, placed.number) for placed in states], body)
+                places = [(placed.queue, placed.sequence, placed.number) for placed, _ in placed_states(head)]
+                self._move(position, places, body)
             case Kind.QUEUE_DECLARED:
                 queue = state.queues.get(records.unpack(data, QueueRecord).number)
                 if queue is not None and queue.position == position:
@@ -235,7 +241,9 @@ class Reclaimer:
                     message.body = body
                     self._recorder.resident_bytes += len(body)
                     self._recorder.listed.append(message)
-            self._recorder.placed(alive, body)
+            for part in _parts(alive, bytes_max=max(PART_BYTES, len(body))):
+                self._recorder.placed(part, body)
+                self._recorder.between()
 
     def _find(self, queue_number: int, sequence: int, number: int) -> Message | None:
         """The live message that was written under this place, wherever it stands now."""
@@ -294,3 +302,17 @@ class Reclaimer:
 def note_opened(recorder: Recorder, state: BrokerState, clock: Clock) -> None:
     opened = Opened(clock.anchor(), state.run, state.next_sequence, state.next_queue, state.next_exchange)
     recorder.note_lasting(records.packed(Kind.OPENED, opened))
+
+
+def _parts(messages: Sequence[Message], *, bytes_max: int) -> Iterator[Sequence[Message]]:
+    """One after the other, so many that their properties take about that; what the one before has too takes nothing."""
+    start = size = 0
+    before = None
+    for index, message in enumerate(messages):
+        if message.envelope is not before:
+            before = message.envelope
+            size += before.size
+            if size > bytes_max and index > start:
+                yield messages[start:index]
+                start, size = index, before.size
+    yield messages[start:]

@@ -10,7 +10,7 @@ What is in a queue that is not durable is never written; only its memory is coun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -24,7 +24,7 @@ from smista.core.policies import Policy
 from smista.core.queue import Queue
 from smista.core.settings import QueueSettings
 from smista.core.staging import Commit
-from smista.engine.accounts import KEPT_BYTES, MESSAGE_BYTES, Accounts, kept_bytes, live_bytes
+from smista.engine.accounts import KEPT_BYTES, LARGE_BYTES, MESSAGE_BYTES, Accounts, live_bytes
 from smista.engine.claim_records import claimant_record, claimed_record, commit_record
 from smista.engine.measures import QueueTimes
 from smista.log import records
@@ -101,7 +101,8 @@ class PlacedRecord(msgspec.Struct, frozen=True, array_like=True):
     queue: int
     sequence: int
     number: int
-    envelope: Envelope
+    envelope: Envelope | None
+    """None: the same as of the one before it in the record."""
     priority: int
     created_at_ms: int
     ready_at_ms: int
@@ -112,6 +113,18 @@ class PlacedRecord(msgspec.Struct, frozen=True, array_like=True):
     deaths: tuple[Death, ...]
     entered_at_ms: int = 0
     """When it came into its queue by this record; 0 where it was there already and is relocated."""
+
+
+_decode_placed = msgspec.msgpack.Decoder(list[PlacedRecord]).decode
+
+
+def placed_states(head: bytes | memoryview) -> Iterator[tuple[PlacedRecord, Envelope]]:
+    """The messages of a PLACED record, each with its envelope; copies share one."""
+    envelope = PLAIN
+    for placed in _decode_placed(head):
+        if placed.envelope is not None:
+            envelope = PLAIN if placed.envelope == PLAIN else placed.envelope
+        yield placed, envelope
 
 
 def binding_record(namespace: str, binding: Binding) -> BindingRecord:
@@ -314,7 +327,12 @@ class Recorder(Accounts, Journal):
         self.live[self.position] = self.live.get(self.position, 0) + live
         self.live_total += live
         self.resident_bytes += bodies_bytes
-        self.kept_bytes += live - bodies_bytes + (KEPT_BYTES - MESSAGE_BYTES) * len(messages)
+        beside_bytes = live - bodies_bytes - MESSAGE_BYTES * len(messages)
+        if beside_bytes < LARGE_BYTES:
+            self.kept_bytes += beside_bytes + KEPT_BYTES * len(messages)
+        else:
+            for message in messages:
+                self.count_kept(message)
         if self.is_listing:
             self.listed += messages
 
@@ -333,7 +351,7 @@ class Recorder(Accounts, Journal):
         body = first.body
         assert type(body) is bytes
         self.resident_bytes += len(body) * len(placed)
-        self.kept_bytes += kept_bytes(first) * len(placed)
+        self.count_kept(first, len(placed))
         if targets:
             live = live_bytes(first) * len(targets)
             self.live[position] = self.live.get(position, 0) + live
@@ -345,15 +363,17 @@ class Recorder(Accounts, Journal):
     def placed(self, messages: Sequence[Message], body: bytes, *, entered_at_ms: int = 0) -> None:
         """Write messages that share a body with all that is known of them; they live in this block from now on."""
         states = []
+        before: Envelope | None = None
         for message in messages:
             message.position = self.position
             self.count_in(message)
+            envelope, before = None if message.envelope is before else message.envelope, message.envelope
             states.append(
                 PlacedRecord(
                     message.queue,
                     message.sequence,
                     message.number,
-                    message.envelope,
+                    envelope,
                     message.priority,
                     message.created_at_ms,
                     message.ready_at_ms,

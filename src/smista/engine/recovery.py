@@ -28,27 +28,25 @@ from smista.core.policies import Policy
 from smista.core.queue import Queue
 from smista.core.settings import DEFAULT, QueueSettings
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState
-from smista.engine.accounts import kept_bytes
 from smista.engine.claim_records import ClaimRecovery
 from smista.engine.clock import Anchor
 from smista.engine.measures import Recovered
 from smista.engine.recorder import (
     BindingRecord,
     ExchangeRecord,
-    PlacedRecord,
     PolicyRecord,
     QueueDeletedRecord,
     QueueRecord,
     ReaddressedRecord,
     Recorder,
     RememberedRecord,
+    placed_states,
 )
 from smista.log import Log, records
 from smista.log.errors import LogDamaged, LogError
 from smista.log.records import Kind, Record, RecordError
 
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
-_decode_placed = msgspec.msgpack.Decoder(list[PlacedRecord]).decode
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True):
@@ -79,6 +77,7 @@ class Recovery:
         self._deleted: set[int] = set()
         self._settings: dict[QueueSettings, QueueSettings] = {}
         self._envelopes: dict[bytes, Envelope] = {b"": PLAIN}
+        self._last_large: tuple[bytes, Envelope] = b"", PLAIN
         self._claims = ClaimRecovery(state)
         self._position = 0
         self._apply: dict[Kind, Callable[[memoryview], None]] = {
@@ -165,7 +164,7 @@ class Recovery:
         for queue in state.queues.values():
             for message in queue.messages():
                 recorder.count_in(message)
-                recorder.kept_bytes += kept_bytes(message)
+                recorder.count_kept(message)
                 if type(message.body) is bytes:
                     recorder.resident_bytes += len(message.body)
                 if message.sequence != message.number:
@@ -336,7 +335,7 @@ class Recovery:
     def _placed(self, data: memoryview) -> None:
         head, body_bytes = records.read_placed(data)
         body = self._body(body_bytes)
-        for placed in _decode_placed(head):
+        for placed, envelope in placed_states(head):
             queue = self._queue(placed.queue)
             present = queue.find(placed.sequence)
             if present is not None:
@@ -345,7 +344,7 @@ class Recovery:
                 placed.sequence,
                 placed.number,
                 placed.queue,
-                PLAIN if placed.envelope == PLAIN else placed.envelope,
+                envelope,
                 body,
                 placed.priority,
                 placed.created_at_ms,
@@ -519,8 +518,13 @@ class Recovery:
             self._resident_left += len(message.body)
 
     def _envelope(self, data: bytes) -> Envelope:
+        if len(data) > SMALL_BYTES:
+            # The copies of a fan-out come one after the other. They share it, as they did before.
+            if data != self._last_large[0]:
+                self._last_large = data, _decode_envelope(data)
+            return self._last_large[1]
         envelope = _decode_envelope(data)
-        if len(self._envelopes) < ENTRIES_MAX and len(data) <= SMALL_BYTES:
+        if len(self._envelopes) < ENTRIES_MAX:
             self._envelopes[data] = envelope
         return envelope
 

@@ -219,9 +219,12 @@ class Author:
 
     def placed(self) -> bytes:
         """Some new, some relocated: those are no rows."""
-        body, states = self._random.randbytes(20), []
+        body, states, before = self._random.randbytes(20), [], Envelope()
         for _ in range(self._random.randrange(1, 4)):
             queue, entered_at_ms, envelope = self._queue(), self._random.choice([0, self._at_ms()]), self._envelope()
+            is_as_before = bool(states) and self._random.random() < 0.5
+            envelope = before if is_as_before else envelope
+            before = envelope
             sequence, number = self._next(), self._next()
             expires_at_ms = self._random.choice([None, AT_MS])
             states.append(
@@ -229,7 +232,7 @@ class Author:
                     queue,
                     sequence,
                     number,
-                    envelope,
+                    None if is_as_before else envelope,
                     3,
                     AT_MS - 5,
                     entered_at_ms,

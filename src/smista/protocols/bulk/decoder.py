@@ -388,7 +388,7 @@ class Decoder:
 
     def _placed(self, block: bytes, start: int, end: int) -> None:
         placed_anew, body = new_in(block, start, end)
-        for placed in placed_anew:
+        for placed, envelope in placed_anew:
             code = self._step(_ENQUEUED, placed.queue, 1)
             if code < 0:
                 continue
@@ -402,7 +402,7 @@ class Decoder:
                 if value is not None:
                     which.append(self.entry_count)
                     values.append(value)
-            self._enter(placed.sequence, placed.priority, _encode_envelope(placed.envelope), body)
+            self._enter(placed.sequence, placed.priority, _encode_envelope(envelope), body)
 
     # -- transitions --------------------------------------------------------------------------------------------------
 

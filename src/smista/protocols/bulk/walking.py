@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-import msgspec
-
-from smista.engine.recorder import PlacedRecord
+from smista.core.message import Envelope
+from smista.engine.recorder import PlacedRecord, placed_states
 from smista.log import records
 from smista.log.records import HEADER_BYTES, Kind, RecordError
 
@@ -24,7 +23,6 @@ _COUNT_AT = {
     Kind.REMOVED: 13,
 }
 _SINGLE = frozenset((Kind.GIVEN_BACK, Kind.RESCHEDULED, Kind.PARKED, Kind.MOVED, Kind.PURGED, Kind.QUEUE_DELETED))
-_decode_placed = msgspec.msgpack.Decoder(list[PlacedRecord]).decode
 
 
 def walk(block: bytes) -> Iterator[tuple[int, int, int]]:
@@ -42,7 +40,7 @@ def walk(block: bytes) -> Iterator[tuple[int, int, int]]:
         offset += length
 
 
-def new_in(block: bytes, start: int, end: int) -> tuple[list[PlacedRecord], memoryview]:
+def new_in(block: bytes, start: int, end: int) -> tuple[list[tuple[PlacedRecord, Envelope]], memoryview]:
     """Of a PLACED record those that are new in their queue, and the body they share. What reclaiming wrote again has
     been where it is, and is no row."""
     (state_bytes,) = _U32.unpack_from(block, start)
@@ -50,7 +48,8 @@ def new_in(block: bytes, start: int, end: int) -> tuple[list[PlacedRecord], memo
     if body_at > end:
         raise RecordError(f"A PLACED record names {state_bytes} bytes and has less.")
     view = memoryview(block)
-    return [placed for placed in _decode_placed(view[start + 4 : body_at]) if placed.entered_at_ms], view[body_at:end]
+    states = placed_states(view[start + 4 : body_at])
+    return [(placed, envelope) for placed, envelope in states if placed.entered_at_ms], view[body_at:end]
 
 
 def row_count(block: bytes) -> int:
