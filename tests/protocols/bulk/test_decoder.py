@@ -219,7 +219,8 @@ class Author:
 
     def placed(self) -> bytes:
         """Some new, some relocated: those are no rows."""
-        body, states, before = self._random.randbytes(20), [], Envelope()
+        body, before = self._random.randbytes(20), Envelope()
+        states: list[PlacedRecord] = []
         for _ in range(self._random.randrange(1, 4)):
             queue, entered_at_ms, envelope = self._queue(), self._random.choice([0, self._at_ms()]), self._envelope()
             is_as_before = bool(states) and self._random.random() < 0.5
