@@ -121,7 +121,12 @@ class AmqpLedger:
     @property
     def backlog(self) -> int:
         with self._lock:
-            return self.totals["confirmed"] * len(QUEUES) - len(self._last)
+            return len(self._confirmed) * len(QUEUES) - len(self._last)
+
+    def give_up_lost(self) -> None:
+        """What was not delivered so far never will be: nobody waits for it before more is published."""
+        with self._lock:
+            self._confirmed -= {name for name, _ in self.lost()}
 
     def lost(self) -> set[Copy]:
         """Confirmed, and not delivered so far."""

@@ -93,6 +93,7 @@ def test_a_broker_that_comes_back_with_old_data_is_found_out(tmp_path: Path) -> 
             kill(server, ledger)
             shutil.rmtree(tmp_path / "data")
             shutil.copytree(tmp_path / "old", tmp_path / "data")
+            ledger.give_up_lost()
             server.restart()
             progress(ledger)
             crew.is_publishing = False

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 GAP = 2
 FLEXIBLE_MIN = 10
 WHOLE_MAX = 24
-"""So much of a flexible cell stays where columns may be left out instead: what a line is about comes first."""
+"""So much of the first cell stays where columns may be left out instead: it says what the line is about."""
 
 
 class Column(NamedTuple):
@@ -84,12 +84,15 @@ def _total(widths: list[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _fitted(columns: Sequence[Column], lines: list[list[str]], room: int, least: int = FLEXIBLE_MIN) -> list[list[str]]:
+def _fitted(
+    columns: Sequence[Column], lines: list[list[str]], room: int, first_min: int = FLEXIBLE_MIN
+) -> list[list[str]]:
     """The lines with the cells of flexible columns cut off, the last column first, so that they fit if they can."""
     widths = _widths(lines)
     for place, column in reversed(list(enumerate(columns))):
         excess = _total(widths) - room
         if column.is_flexible and excess > 0:
+            least = FLEXIBLE_MIN if place else first_min
             widths[place] = max(min(least, widths[place]), widths[place] - excess)
     return [list(map(shortened, line, widths)) for line in lines]
 
