@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from smista.cli.durations import duration_ms, instant_ms, shown_duration
+from smista.cli.durations import duration_ms, future_ms, past_ms, shown_duration
 from smista.cli.table import Column, aligned, drawn
 from smista.cli.text import count, preview, safe, shown_bytes
 
@@ -51,10 +51,11 @@ def test_a_duration_is_shown_in_its_two_largest_units(ms: int, text: str) -> Non
 
 
 def test_an_instant_is_a_date_or_so_long_ago() -> None:
-    assert instant_ms("2026-01-31T12:00:00+00:00") == 1_769_860_800_000
-    assert instant_ms("2h") < instant_ms("1h")
+    for read in (past_ms, future_ms):
+        assert read("2026-01-31T12:00:00+00:00") == 1_769_860_800_000
+    assert past_ms("2h") < past_ms("1h") < future_ms("1h") < future_ms("2h")
     with pytest.raises(typer.BadParameter):
-        instant_ms("yesterday")
+        past_ms("yesterday")
 
 
 def test_text_is_shown_without_what_cannot_be_printed() -> None:

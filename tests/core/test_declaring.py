@@ -36,7 +36,7 @@ def test_declaring_again_with_others_names_every_difference(orders: Bench) -> No
     message = str(differs.value)
     assert "'orders'" in message
     assert "lease_ms: present 30000, asked for 5" in message
-    assert "ordered: present False, asked for True" in message
+    assert "ordered: present false, asked for true" in message
     assert orders.queue.settings == DEFAULT
 
 

@@ -74,7 +74,7 @@ def test_a_policy_raises_a_limit_too(orders: Bench) -> None:
 def test_declaring_compares_with_what_was_declared(orders: Bench) -> None:
     put(orders, "small", "*", max_depth=5)
     assert orders.declare("orders") is orders.queue
-    with pytest.raises(QueueDiffers, match="max_depth: present None, asked for 5"):
+    with pytest.raises(QueueDiffers, match="max_depth: present null, asked for 5"):
         orders.declare("orders", QueueSettings(max_depth=5))
 
 

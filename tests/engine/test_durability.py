@@ -301,19 +301,19 @@ async def test_copies_that_share_their_properties_count_them_once(is_restarted: 
     for name in names:
         await bench.declare(name)
     await bench.fanout("all", *names)
-    empty_bytes = bench.broker._keeper.held_bytes()
+    empty_bytes = bench.broker._keeper.held().total
     for number in range(10):
         properties = b"\x01%d" % number + b"p" * 100_000
         await bench.broker.publish_to_exchange("all", Publication(b"", Envelope(properties)))
     if is_restarted:
         await bench.restart()
-    assert 1_000_000 < bench.broker._keeper.held_bytes() - empty_bytes < 2_000_000
+    assert 1_000_000 < bench.broker._keeper.held().total - empty_bytes < 2_000_000
     for name in names[1:]:
         await bench.broker.purge(name)
     await until(lambda: not bench.broker._state.purged)
-    assert bench.broker._keeper.held_bytes() - empty_bytes > 1_000_000, "the last copies still have them"
+    assert bench.broker._keeper.held().total - empty_bytes > 1_000_000, "the last copies still have them"
     await bench.broker.purge(names[0])
-    await until(lambda: bench.broker._keeper.held_bytes() <= empty_bytes)
+    await until(lambda: bench.broker._keeper.held().total <= empty_bytes)
     await bench.broker.close()
 
 

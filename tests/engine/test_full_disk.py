@@ -184,21 +184,21 @@ async def test_blocks_that_have_become_old_go_though_nothing_is_written(small: S
 def test_room_is_what_the_disk_and_the_log_have_to_spare(
     free: int | None, reusable: int, is_wanted: bool, is_refused: bool
 ) -> None:
-    pressure = Pressure(disk_free_bytes_min=1000, memory_bytes_max=1, memory_bytes=lambda: 0)
+    pressure = Pressure(disk_free_bytes_min=1000, memory_bytes_max=1)
     pressure.look(free_bytes=free, reusable_bytes=reusable, waiting_bytes=0, is_full=False, is_reserve_spent=False)
     assert (pressure.is_space_wanted, pressure.refusal is not None) == (is_wanted, is_refused)
 
 
 @pytest.mark.parametrize(("waiting", "is_refused"), [(125, False), (126, True), (10_000, True)])
 def test_what_is_still_to_be_written_has_its_room_twice(waiting: int, is_refused: bool) -> None:
-    pressure = Pressure(disk_free_bytes_min=0, memory_bytes_max=1 << 40, memory_bytes=lambda: 0)
+    pressure = Pressure(disk_free_bytes_min=0, memory_bytes_max=1 << 40)
     pressure.look(free_bytes=200, reusable_bytes=50, waiting_bytes=waiting, is_full=False, is_reserve_spent=False)
     assert (pressure.refusal is not None) == is_refused
 
 
 @pytest.mark.parametrize("is_full", [True, False])
 def test_a_full_disk_wants_space_whatever_is_free(is_full: bool) -> None:
-    pressure = Pressure(disk_free_bytes_min=0, memory_bytes_max=1, memory_bytes=lambda: 0)
+    pressure = Pressure(disk_free_bytes_min=0, memory_bytes_max=1)
     pressure.look(free_bytes=1 << 40, reusable_bytes=0, waiting_bytes=0, is_full=is_full, is_reserve_spent=not is_full)
     assert pressure.is_space_wanted
     assert isinstance(pressure.refusal, LowDisk)

@@ -41,12 +41,14 @@ async def test_publishing_that_is_refused_and_taken_again_is_told_once_each(line
         await until(lambda: broker.refusal is not None)
         place.log.free = 998
         await until(lambda: "998" in str(broker.refusal))
-        refused = {"code": "low_disk", "free_bytes": 999, "reusable_bytes": 0}
+        refused = {"code": "low_disk", "disk_free_bytes": 999, "reusable_bytes": 0, "held_bytes": 0}
         assert told(lines, "publishing is refused: Only 999 bytes") == [("WARNING", refused)]
         assert told(lines, "taken again") == []
         place.log.free = 5000
         await until(lambda: broker.refusal is None)
-        assert told(lines, "publishing is taken again") == [("INFO", {"free_bytes": 5000, "reusable_bytes": 0})]
+        assert told(lines, "publishing is taken again") == [
+            ("INFO", {"disk_free_bytes": 5000, "reusable_bytes": 0, "held_bytes": 0})
+        ]
         assert len(lines.records) == 2
 
 
@@ -93,7 +95,7 @@ async def test_a_block_that_waits_for_room_is_told_once_and_the_broker_is_not_re
         assert broker.measures().log.is_full
         assert "waits for room" in str(door._not_ready())
         waits = told(lines, "a block waits for room")
-        assert waits == [("ERROR", {"position": position, "free_bytes": place.log.free})]
+        assert waits == [("ERROR", {"position": position, "disk_free_bytes": place.log.free})]
         place.log.is_full = False
         await declaring
         assert door._not_ready() is None

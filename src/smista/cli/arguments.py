@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from smista.cli.completion import exchange_names, queue_names
-from smista.cli.durations import duration_ms, instant_ms
+from smista.cli.durations import duration_ms, past_ms
 from smista.cli.options import OptionGroup
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.", autocompletion=queue_names)]
@@ -63,10 +63,10 @@ class Filters(OptionGroup):
     ] = None
     created_from: Annotated[
         int | None,
-        typer.Option("--since", parser=instant_ms, metavar="INSTANT", help="Only published then or later."),
+        typer.Option("--since", parser=past_ms, metavar="INSTANT", help="Only published then or later."),
     ] = None
     created_before: Annotated[
-        int | None, typer.Option("--until", parser=instant_ms, metavar="INSTANT", help="Only published before.")
+        int | None, typer.Option("--until", parser=past_ms, metavar="INSTANT", help="Only published before.")
     ] = None
     deliveries_min: Annotated[
         int | None, typer.Option("--deliveries", metavar="COUNT", help="Only delivered at least so often.")

@@ -30,19 +30,28 @@ def duration_ms(text: str | int) -> int:
     return total_ms
 
 
-def instant_ms(text: str) -> int:
+def past_ms(text: str) -> int:
     """An instant in milliseconds since 1970: ISO 8601, local time unless it names a zone; or a duration, which means so
     long ago. Raises `typer.BadParameter`."""
+    return _instant_ms(text, -1, "5m for five minutes ago")
+
+
+def future_ms(text: str) -> int:
+    """As `past_ms`; a duration means so long from now."""
+    return _instant_ms(text, 1, "5m for in five minutes")
+
+
+def _instant_ms(text: str, direction: int, example: str) -> int:
     written = text.strip()
     try:
         return round(datetime.fromisoformat(written).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         pass
     try:
-        return max(0, round(time.time() * 1000) - duration_ms(written))
+        return max(0, round(time.time() * 1000) + direction * duration_ms(written))
     except typer.BadParameter:
         raise typer.BadParameter(
-            f"{text!r} is not an instant; write it as 2026-01-31T12:00, or as 5m for five minutes ago."
+            f"{text!r} is not an instant; write it as 2026-01-31T12:00, or as {example}."
         ) from None
 
 

@@ -14,7 +14,7 @@ import typer
 from smista.cli import sources
 from smista.cli.arguments import Delay, Exchange, Headers, Queue, named_values
 from smista.cli.connected import client_command
-from smista.cli.durations import duration_ms, instant_ms
+from smista.cli.durations import duration_ms, future_ms, past_ms
 from smista.cli.exits import ExitCode, WrongUsage
 from smista.cli.options import OptionGroup
 from smista.cli.output import Output, note
@@ -82,7 +82,7 @@ class MessageOptions(OptionGroup):
     ] = None
     delay: Delay = None
     at: Annotated[
-        int | None, typer.Option("--at", parser=instant_ms, metavar="INSTANT", help="Deliver it then, not before.")
+        int | None, typer.Option("--at", parser=future_ms, metavar="INSTANT", help="Deliver it then, not before.")
     ] = None
     ttl: Annotated[
         int | None, typer.Option("--ttl", parser=duration_ms, metavar="DURATION", help="It expires after so long.")
@@ -112,7 +112,7 @@ class MessageOptions(OptionGroup):
     user_id: Annotated[str | None, typer.Option(metavar="NAME", help="The user it comes from.")] = None
     external_id: Annotated[str | None, typer.Option(metavar="ID", help="Its id in another system.")] = None
     timestamp: Annotated[
-        int | None, typer.Option(parser=instant_ms, metavar="INSTANT", help="When it was made, as its maker says.")
+        int | None, typer.Option(parser=past_ms, metavar="INSTANT", help="When it was made, as its maker says.")
     ] = None
 
     def properties(self) -> dict[str, Any]:

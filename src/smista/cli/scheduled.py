@@ -9,7 +9,7 @@ import typer
 from smista.cli import messages
 from smista.cli.arguments import Bodies, Filters, Limit, MessageIds, Queue
 from smista.cli.connected import client_command
-from smista.cli.durations import duration_ms, instant_ms, shown_instant
+from smista.cli.durations import duration_ms, future_ms, shown_instant
 from smista.cli.exits import WrongUsage
 from smista.cli.help import Group
 from smista.cli.looking import page_size, show
@@ -55,7 +55,7 @@ async def change(
     delay: Annotated[
         int | None, typer.Option(parser=duration_ms, metavar="DURATION", help="Due so long from now; 0 for at once.")
     ] = None,
-    at: Annotated[int | None, typer.Option(parser=instant_ms, metavar="INSTANT", help="Due then.")] = None,
+    at: Annotated[int | None, typer.Option(parser=future_ms, metavar="INSTANT", help="Due then.")] = None,
 ) -> None:
     """Give scheduled messages another time."""
     if (delay is None) == (at is None):

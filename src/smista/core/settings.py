@@ -201,7 +201,12 @@ def check_name(kind: str, name: object) -> str:
 def differences(present: QueueSettings, asked: QueueSettings) -> list[str]:
     """The settings in which the two differ, each as `name: present 1, asked for 2`."""
     return [
-        f"{field}: present {getattr(present, field)!r}, asked for {getattr(asked, field)!r}"
+        f"{field}: present {_written(getattr(present, field))}, asked for {_written(getattr(asked, field))}"
         for field in QueueSettings.__struct_fields__
         if getattr(present, field) != getattr(asked, field)
     ]
+
+
+def _written(value: object) -> str:
+    """As it stands in a request."""
+    return msgspec.json.encode(value).decode()

@@ -20,7 +20,7 @@ from smista.engine.measures import KeptFor, LogMeasures, LogRange, LogSpace
 from smista.engine.memory import MemoryReturn
 from smista.engine.notices import Notices
 from smista.engine.paging import Paging
-from smista.engine.pressure import Pressure, half_of_memory
+from smista.engine.pressure import Held, Pressure, half_of_memory
 from smista.engine.reclaim import Reclaimer, note_opened
 from smista.engine.recorder import Recorder
 from smista.engine.recovery import Recovery
@@ -86,7 +86,7 @@ class Keeper:
         self.pressure = Pressure(
             disk_free_bytes_min=settings.disk_free_bytes_min,
             memory_bytes_max=settings.memory_bytes_max or half_of_memory(),
-            memory_bytes=self.held_bytes,
+            held=self.held,
         )
         self.held_elsewhere: list[Callable[[], int]] = []
         """What protocols hold that has not become messages yet, in bytes."""
@@ -132,11 +132,11 @@ class Keeper:
     def stop_waiting_for_room(self) -> None:
         self._committer.stop_waiting_for_room()
 
-    def held_bytes(self) -> int:
+    def held(self) -> Held:
         """What the broker holds in memory: what `memory_bytes_max` is held against."""
         recorder = self.recorder
-        own_bytes = recorder.resident_bytes + recorder.kept_bytes + self._remembered.bytes
-        return own_bytes + sum(held() for held in self.held_elsewhere)
+        messages_bytes = recorder.resident_bytes + recorder.kept_bytes
+        return Held(messages_bytes, self._remembered.bytes, sum(bytes_of() for bytes_of in self.held_elsewhere))
 
     @property
     def resident_bytes_left(self) -> int:
@@ -415,7 +415,7 @@ class Keeper:
             return
         self._judge()
         self._reclaim_if_worth()
-        if self._memory_return.is_due(self.held_bytes()):
+        if self._memory_return.is_due(self.held().total):
             self._spawn(self._memory_return.give_back())
         self._watch_timer = self._loop.call_later(self._settings.watch_interval_s, self._look_around)
 
@@ -444,7 +444,7 @@ class Keeper:
             is_reserve_spent=is_spent,
         )
         self._reclaimer.is_space_wanted = self.pressure.is_space_wanted
-        room = {"free_bytes": free_bytes, "reusable_bytes": reusable_bytes}
+        room = {"disk_free_bytes": free_bytes, "reusable_bytes": reusable_bytes, "held_bytes": self.held().total}
         self._notices.looked(refusal=self.pressure.refusal, is_reserve_spent=is_spent, room=room)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

@@ -74,7 +74,7 @@ class Notices:
             logger.error(
                 "the disk is full: a block waits for room, and with it every call that changes something; "
                 "free some space",
-                extra=_fields(position=position, free_bytes=free_bytes),
+                extra=_fields(position=position, disk_free_bytes=free_bytes),
             )
 
     def written(self, position: int) -> None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from smista.errors import LowDisk, LowMemory, ResourceLow
 
@@ -52,17 +53,24 @@ def resident_set_bytes() -> int:
         return 0
 
 
+class Held(NamedTuple):
+    """What the broker holds in memory, in bytes."""
+
+    messages: int = 0
+    remembered_ids: int = 0
+    coming_in: int = 0
+    """Bodies that are not whole yet, and open transactions."""
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
 class Pressure:
-    def __init__(
-        self,
-        *,
-        disk_free_bytes_min: int,
-        memory_bytes_max: int,
-        memory_bytes: Callable[[], int],
-    ) -> None:
+    def __init__(self, *, disk_free_bytes_min: int, memory_bytes_max: int, held: Callable[[], Held] = Held) -> None:
         self._disk_free_bytes_min = disk_free_bytes_min
         self._memory_bytes_max = memory_bytes_max
-        self._memory_bytes = memory_bytes
+        self._held = held
         self._room_bytes: int | None = None
         self.refusal: ResourceLow | None = None
         """Why publishes are refused just now; None while they are not."""
@@ -83,7 +91,7 @@ class Pressure:
 
     def refusal_for(self, *, memory_bytes: int, disk_bytes: int) -> ResourceLow | None:
         """Why so much more could not be taken, if it could not."""
-        if self._memory_bytes() + memory_bytes > self._memory_bytes_max:
+        if self._held().total + memory_bytes > self._memory_bytes_max:
             return LowMemory(
                 f"This takes {memory_bytes} bytes of memory, and the broker may hold {self._memory_bytes_max} in all "
                 "by memory_bytes_max; nothing was stored. Publish less at once, consume some, or raise the limit."
@@ -103,10 +111,12 @@ class Pressure:
                 f"Only {max(0, room_bytes)} bytes are free on the disk, below the limit of "
                 f"{self._disk_free_bytes_min}; nothing was stored. Free some space, or consume what is queued."
             )
-        held_bytes = self._memory_bytes()
-        if held_bytes > self._memory_bytes_max:
+        held = self._held()
+        if held.total > self._memory_bytes_max:
             return LowMemory(
-                f"The broker holds {held_bytes} bytes in memory, above memory_bytes_max, {self._memory_bytes_max}; "
-                "nothing was stored. Consume or purge what is queued, or raise the limit."
+                f"The broker holds {held.total} bytes in memory, above memory_bytes_max, {self._memory_bytes_max}: "
+                f"{held.messages} of messages, {held.remembered_ids} of deduplication ids, {held.coming_in} of what is "
+                "coming in; nothing was stored. Consume or purge what is queued, shorten dedup_window_ms, or raise the "
+                "limit."
             )
         return None

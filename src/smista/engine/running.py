@@ -243,7 +243,7 @@ class RunningBroker:
             log=self._keeper.measures(),
             lag_ms=self._lag_timer.lag_ms.read(),
             memory_bytes=resident_set_bytes(),
-            held_bytes=self._keeper.held_bytes(),
+            held_bytes=self._keeper.held().total,
             resident_body_bytes=self._keeper.recorder.resident_bytes,
             refusal=None if refusal is None else refusal.code,
             is_stopped=self.failure is not None,
