@@ -26,3 +26,18 @@ def test_a_policy_without_settings_is_wrong_usage(smista: Smista, name: str) -> 
 
 def test_a_policy_has_no_options_for_what_a_queue_is_built_on(smista: Smista, name: str) -> None:
     assert smista("policy", "set", name, "*", "--ordered").code == 2
+
+
+def test_alter_says_which_policy_stands_before_what_was_asked_for(smista: Smista, queue: str) -> None:
+    smista("policy", "set", queue, queue, "--max-depth", "100")
+    done = smista("alter", queue, "--max-depth", "50", "--lease", "2m")
+    assert "--max-depth 100" in done.out
+    assert f"Policy {queue} gives --max-depth; what you asked for holds when the policy is deleted." in done.err
+    smista("policy", "delete", queue, "--yes")
+    assert smista("settings", queue, "--json").json["max_depth"] == 50
+
+
+def test_only_declare_names_defaults(smista: Smista) -> None:
+    assert "Default 30s." in " ".join(smista("declare", "--help").out.split())
+    for command in (("alter",), ("policy", "set")):
+        assert "Default" not in smista(*command, "--help").out

@@ -148,3 +148,10 @@ def on_a_terminal(*arguments: str, typed: bytes = b"", interrupt_after: str = "\
             os.close(ours)
         running.wait(timeout=PATIENCE_S)
     return seen.decode()
+
+
+def test_a_wrong_choice_is_told_in_plain_words(smista: Smista, name: str) -> None:
+    done = smista("exchange", "declare", name, "--kind", "topics")
+    assert done.code == 2
+    assert "Value error" not in done.err
+    assert "'topics' is not one of 'direct', 'fanout', 'topic', 'headers'." in done.err

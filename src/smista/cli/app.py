@@ -169,7 +169,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _complain(error: typer.TyperException) -> None:
     """Say what is wrong with the command line, in which command, and where its help is."""
-    note(f"Error: {error.format_message()}")
+    # typer says so of what its own choices refuse.
+    note(f"Error: {error.format_message().replace('Value error, ', '')}")
     path = getattr(getattr(error, "ctx", None), "command_path", None)
     if path is not None:
         note(f"Try '{path} --help'.")

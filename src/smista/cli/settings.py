@@ -67,6 +67,8 @@ MEANINGS = {
 
 
 class SettingsCommand(GeneratedCommand):
+    tells_defaults = False
+
     def names(self) -> Iterable[str]:
         """The settings it has options for."""
         return option_kinds()
@@ -78,11 +80,15 @@ class SettingsCommand(GeneratedCommand):
         kinds = option_kinds()
         for name in self.names():
             kind = kinds[name]
-            said = f"{MEANINGS.get(name, '')} Default {shown_setting(name, getattr(defaults, name))}."
-            yield option(name, flag(name), said.strip(), metavar=_metavar(name, kind))
+            default = f" Default {shown_setting(name, getattr(defaults, name))}." if self.tells_defaults else ""
+            yield option(name, flag(name), (MEANINGS.get(name, "") + default).strip(), metavar=_metavar(name, kind))
 
 
-@client_command(commands, cls=SettingsCommand, epilog="The settings are explained in docs/queues.md.")
+class DeclareCommand(SettingsCommand):
+    tells_defaults = True
+
+
+@client_command(commands, cls=DeclareCommand, epilog="The settings are explained in docs/queues.md.")
 async def declare(
     client: AsyncClient,
     output: Output,
@@ -108,7 +114,12 @@ async def alter(client: AsyncClient, output: Output, given: dict[str, Any], queu
         raise WrongUsage("No setting is given; name those to change.")
     settings = await client.alter_queue(queue, **changes)
     said = ", ".join(written_setting(name, getattr(settings, name)) for name in changes)
-    output.say(f"Queue {queue} now has {said}.", queue=queue, settings=_all(settings))
+    found = _all(settings)
+    output.say(f"Queue {queue} now has {said}.", queue=queue, settings=found)
+    others = [name for name, value in changes.items() if found[name] != value]
+    if others and (policy := (await client.stats(queue)).policy) is not None:
+        given_by = ", ".join(map(flag, others))
+        output.remark(f"Policy {policy} gives {given_by}; what you asked for holds when the policy is deleted.")
 
 
 @client_command(commands)

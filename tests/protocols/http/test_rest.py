@@ -266,7 +266,9 @@ def test_any_content_type_but_ours_and_forms_is_octets(http: Caller, content_typ
 
 def test_an_empty_message_is_a_message(http: Caller) -> None:
     queue = http.new_queue()
-    assert http.send("POST", path_of("queues", queue, "messages")).status == 201
+    messages = path_of("queues", queue, "messages")
+    assert http.send("POST", messages).status == 415, "what was forgotten is none"
+    assert http.send("POST", messages, content_type="application/octet-stream").status == 201
     answer = http.send("POST", path_of("queues", queue, "receive"), accept="application/octet-stream")
     assert (answer.status, answer.body) == (200, b"")
     assert answer.headers["content-type"] == "application/octet-stream"

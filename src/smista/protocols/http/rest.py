@@ -67,7 +67,7 @@ def _body_fields(route: Route, scope: Scope, body: bytes) -> tuple[Format, dict[
     came_in = None if content_type is None else format_of(content_type)
     if came_in is None and route.command in TAKES_OCTETS:
         # A form is what curl -d and browsers say of whatever they send, so it tells nothing about a message.
-        if body and (content_type is None or kind_of(content_type) in FORMS):
+        if content_type is None or kind_of(content_type) in FORMS:
             raise unsupported(content_type, AS_MESSAGE)
         return MESSAGE_PACK, _octets(scope, content_type, body)
     if came_in is None and (content_type is not None or body):
