@@ -9,10 +9,9 @@ from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Publication
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from smista.core.staging import Commit, Load, Part, Row
-from smista.engine import Broker, BrokerSettings
+from smista.engine import Broker, BrokerSettings, reclaim
 from smista.engine import publishing as publishing_module
 from smista.engine import staging as staging_module
-from smista.engine.reclaim import PART_BYTES
 from smista.engine.running import STEP_BYTES_MAX
 from tests.engine.bench import Bench, MemoryPlace, turns, until
 
@@ -164,7 +163,7 @@ async def test_relocated_messages_with_long_histories(kept: Kept) -> None:
 
 @pytest.mark.parametrize("is_dead", [False, True])
 async def test_relocated_copies_of_a_message_with_large_properties(kept: Kept, is_dead: bool) -> None:
-    """They share them in the log too, and where each has got its own they are written a part at a time."""
+    """They share them in the log too, also after they died."""
     bench, place = kept
     await bench.restart(
         msgspec.structs.replace(
@@ -191,11 +190,57 @@ async def test_relocated_copies_of_a_message_with_large_properties(kept: Kept, i
         await bench.publish(BODY, queue="other")
         await bench.acknowledge(await bench.receive_one("other"))
         await turns()
-    assert largest(place) <= (PART_BYTES if is_dead else len(properties)) + len(properties) + BOUND
+    assert largest(place) <= len(properties) + BOUND
     await bench.restart()
+    assert bench.broker._keeper.held().total < 3 * len(properties)
     assert sum(bench.counts(queue)[0] for queue in (*queues, "dead")) == len(queues)
     [found] = await bench.broker.receive("dead" if is_dead else "q39")
     assert (found.body, found.envelope.properties) == (BODY, properties)
+
+
+async def test_copies_of_a_dead_letter_with_a_long_history(kept: Kept) -> None:
+    """They share it: in the log, and after a restart in memory."""
+    bench, place = kept
+    await opened(kept)
+    targets = [f"d{number}" for number in range(40)]
+    await fan(bench, *targets)
+    settings = QueueSettings(dead_letter=DeadLetterMode.MOVE, dead_letter_exchange="fan", max_retries=8)
+    await bench.declare("orders", settings)
+    await bench.publish(BODY)
+    for _ in range(9):
+        [delivery] = await bench.broker.receive("orders")
+        await bench.broker.nack([delivery.receipt], delay_ms=0, error="e" * 1000)
+    await until(lambda: bench.counts("d39")[0] == 1)
+    await bench.broker.durable()
+    assert largest(place) <= BOUND + 10 * 1100
+    await bench.restart()
+    messages = [next(iter(bench.broker._state.queue(target).messages())) for target in targets[1:]]
+    assert all(message.deaths is messages[0].deaths for message in messages)
+    assert len(messages[0].deaths[0].failures) == 9
+
+
+async def test_relocated_copies_that_failed_each_for_itself(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reclaim, "PART_BYTES", STEP)
+    bench, place = kept
+    await bench.restart(
+        msgspec.structs.replace(
+            bench.settings, block_bytes_max=STEP // 2, log_retention_ms=0, log_retention_bytes=0, log_slack_bytes=0
+        )
+    )
+    queues = [f"q{number}" for number in range(40)]
+    await fan(bench, *queues)
+    await bench.broker.publish_to_exchange("fan", Publication(b"x"))
+    for queue in queues:
+        for _ in range(3):
+            [delivery] = await bench.broker.receive(queue)
+            await bench.broker.nack([delivery.receipt], delay_ms=0, error="e" * 1000)
+    end = place.log.next_position
+    await bench.declare("other")
+    while place.log.first_position < end:
+        await bench.publish(BODY, queue="other")
+        await bench.acknowledge(await bench.receive_one("other"))
+        await turns()
+    assert largest(place) <= BOUND + 4 * 1100
 
 
 def test_the_real_bounds_fit_the_log() -> None:

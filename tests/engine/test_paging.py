@@ -285,3 +285,25 @@ async def test_bodies_of_scheduled_messages_leave_memory_too(short: Short) -> No
         await bench.publish(body(number), delay_ms=60_000)
     page = await bench.broker.browse("orders", limit=COUNT, with_bodies=False)
     assert sum(type(message.body) is int for message in page.messages) > COUNT // 2
+
+
+async def test_what_is_kept_in_memory_at_a_start_is_bounded_though_copies_were_settled(
+    kept: tuple[Bench, object],
+) -> None:
+    """Copies of dead letters share a body; when they are settled they do not each make room for another."""
+    bench, _ = kept
+    await bench.restart(BrokerSettings(disk_free_bytes_min=0))
+    targets = [f"d{number}" for number in range(10)]
+    for target in targets:
+        await bench.declare(target)
+    await bench.fanout("dlx", *targets)
+    await bench.declare("orders", QueueSettings(max_retries=0, dead_letter_exchange="dlx"))
+    await bench.publish(*[b"l" * 1_000] * 20)
+    await bench.reject(*await bench.broker.receive("orders", 20))
+    await until(lambda: bench.counts("d9")[0] == 20)
+    for target in targets:
+        await bench.acknowledge(*await bench.broker.receive(target, 20))
+    await bench.declare("backlog")
+    await bench.publish(*[b"b" * 1_000] * 200, queue="backlog")
+    await bench.restart(BrokerSettings(disk_free_bytes_min=0, resident_bytes_max=10_000))
+    assert bench.broker._keeper.recorder.resident_bytes <= 10_000

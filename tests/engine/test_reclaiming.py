@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 from smista.core.exchanges import Binding
 from smista.core.message import Envelope, Publication
 from smista.core.settings import QueueSettings
-from smista.engine import BrokerSettings, KeptFor
+from smista.engine import BrokerSettings, KeptFor, paging, reclaim
 from tests.engine.bench import LONGEST_WAIT_MS, Bench, KeptLog, MemoryPlace, until
 
 SLACK_BYTES = 20_000
@@ -225,3 +226,45 @@ async def test_while_the_disk_is_nearly_full_nothing_is_kept_for_readers() -> No
         place.log.free = 1_100
         await until(lambda: broker.log_space().kept_for is KeptFor.NEED)
         assert broker.log_space().retention_ms == 0
+
+
+async def test_a_body_is_let_go_only_when_the_block_it_was_written_to_again_is_on_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Copies of one message are relocated one by one, each into a block of its own, and nothing stays in memory."""
+    monkeypatch.setattr(reclaim, "PART_BYTES", 1)
+    monkeypatch.setattr(paging, "BACKLOG", 0)
+    settings = msgspec.structs.replace(SETTINGS, resident_bytes_max=1, block_bytes_max=1, log_slack_bytes=2_000)
+    place = MemoryPlace()
+    bench = Bench(place, settings)
+    await bench.open()
+    append = place.log.append
+
+    def append_slowly(position: int, data: bytes) -> None:
+        # Slower than the loop, which sees each block become durable by itself.
+        time.sleep(0.002)
+        append(position, data)
+
+    monkeypatch.setattr(place.log, "append", append_slowly)
+    queues = [f"q{number}" for number in range(20)]
+    for queue in queues:
+        await bench.declare(queue, QueueSettings(max_retries=None))
+    await bench.fanout("fan", *queues)
+    await bench.broker.publish_to_exchange("fan", Publication(b"body"))
+    for queue in queues:
+        # Each has a history of its own from now on.
+        await bench.broker.nack([(await bench.receive_one(queue)).receipt], delay_ms=0, error=queue)
+    await bench.restart()
+    keeper = bench.broker._keeper
+    [message] = bench.broker._state.queue(queues[0]).messages()
+    position = message.position
+    churning = asyncio.create_task(churn(bench))
+    while not churning.done():
+        for queue in queues:
+            for each in bench.broker._state.queue(queue).messages():
+                assert type(each.body) is bytes or each.position <= keeper._committer.durable_position
+        await asyncio.sleep(0)
+    await churning
+    assert message.position > position, "it was relocated"
+    assert [(await bench.receive_one(queue)).body for queue in queues] == [b"body"] * len(queues)
+    await bench.broker.close()

@@ -42,6 +42,7 @@ def between_steps(world: World) -> None:
     for number in world.state.claimants:
         if number not in world.state.queues:
             world.blame.say("a claim without a queue", f"queue number {number}")
+    _check_bodies(world)
     world.ledger.compare(world.state)
     world.blame.raise_first()
 
@@ -54,6 +55,17 @@ def at_rest(world: World) -> None:
     _check_owners(world)
     _check_nobody_waits_in_vain(world)
     world.blame.raise_first()
+
+
+def _check_bodies(world: World) -> None:
+    """A body that is not in memory can be read."""
+    durable_position = world.broker._keeper._committer.durable_position
+    for queue in world.state.queues.values():
+        for message in queue.messages():
+            if type(message.body) is not bytes and message.position > durable_position:
+                world.blame.say(
+                    "a body is nowhere", f"{_name(queue, message)}: block {message.position} is not written"
+                )
 
 
 # -- accounts ---------------------------------------------------------------------------------------------------------

@@ -32,10 +32,11 @@ breaks the same rule. How we know that it sees anything: `test_planted` plants f
 from __future__ import annotations
 
 import random
+from unittest import mock
 
 import msgspec
 
-from smista.engine import BrokerSettings
+from smista.engine import BrokerSettings, reclaim
 from smista.errors import BrokerError
 from tests.simulation import (  # noqa: F401 (each adds its steps to those that are known)
     checks,
@@ -51,6 +52,8 @@ from tests.simulation.steps import ACTIONS, WEIGHTS, Step
 from tests.simulation.steps_fate import restart_after_failure
 from tests.simulation.world import World
 
+PART_BYTES = 50
+"""So little is written again in one record, that what has to be taken apart in real life is so here."""
 ALWAYS = ("publish", "rest", "pass_time", "go_on")
 
 
@@ -98,7 +101,7 @@ def live(life: Life) -> Lived:
     world = World(life.settings, life.theme, life.queue_count)
     done = 0
     violation = None
-    with world.playing():
+    with world.playing(), mock.patch.object(reclaim, "PART_BYTES", PART_BYTES):
         try:
             world.chances.source = random.Random(0)
             world.open()

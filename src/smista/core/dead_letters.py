@@ -25,7 +25,7 @@ from smista.core.declaring import declare_queue, look_after
 from smista.core.errors import MessageNotFound, QueueFull
 from smista.core.exchanges import QUEUES_MAX, ReachTooWide, route
 from smista.core.limits import can_make_room, has_room, is_one_by_one, is_over
-from smista.core.message import Death, Envelope, Fate, Message, Reason, State
+from smista.core.message import PLAIN, Death, Envelope, Fate, Message, Reason, State
 from smista.core.queue import Queue, error_text
 from smista.core.settings import NAME_BYTES_MAX, DeadLetterMode, Overflow, QueueSettings
 from smista.core.state import BrokerState
@@ -263,9 +263,22 @@ def _restart(message: Message, target: Queue, sequence: int, at_ms: int) -> Mess
     )
 
 
-@cached_if_small(lambda envelope, exchange, routing_key: envelope.size + len(exchange) + len(routing_key))
 def readdressed(envelope: Envelope, exchange: str, routing_key: str) -> Envelope:
     """As a dead-letter exchange sends it on. What it said of its time to live is over."""
+    global _last_readdressed
+    before, sent_on = _last_readdressed
+    # What messages share, copies of a fan-out, they share afterwards too, however large.
+    if before is not envelope or (sent_on.exchange, sent_on.routing_key) != (exchange, routing_key):
+        sent_on = _readdressed(envelope, exchange, routing_key)
+        _last_readdressed = envelope, sent_on
+    return sent_on
+
+
+_last_readdressed = (PLAIN, PLAIN)
+
+
+@cached_if_small(lambda envelope, exchange, routing_key: envelope.size + len(exchange) + len(routing_key))
+def _readdressed(envelope: Envelope, exchange: str, routing_key: str) -> Envelope:
     return msgspec.structs.replace(envelope, exchange=exchange, routing_key=routing_key, ttl_ms=None)
 
 

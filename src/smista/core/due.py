@@ -32,23 +32,28 @@ def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float 
     # What becomes ready is one record per queue, so it comes first: nothing else may happen to it before that is noted.
     since = state.next_sequence
     others = _become_ready(state, due, now_ms)
-    for place, entry in enumerate(others):
-        state.journal.between()
-        if is_much(state, since):
-            for later in others[place:]:
-                if later.deadline_ms is not None:
-                    state.calendar.add(later, later.deadline_ms, now_ms)
-            break
-        if type(entry) is Message:
-            # An earlier one in this slice may have settled it.
-            if entry.deadline_ms is not None and entry.deadline_ms <= now_ms:
-                _message_due(state, entry, now_ms, chance)
-        elif type(entry) is Queue:
-            _queue_due(state, entry, now_ms)
-        elif type(entry) is Claim:
-            _claim_due(state, entry, now_ms, chance)
-        else:
-            foreign.append(entry)
+    done = 0
+    try:
+        for entry in others:
+            state.journal.between()
+            if is_much(state, since):
+                break
+            done += 1
+            if type(entry) is Message:
+                # An earlier one in this slice may have settled it.
+                if entry.deadline_ms is not None and entry.deadline_ms <= now_ms:
+                    _message_due(state, entry, now_ms, chance)
+            elif type(entry) is Queue:
+                _queue_due(state, entry, now_ms)
+            elif type(entry) is Claim:
+                _claim_due(state, entry, now_ms, chance)
+            else:
+                foreign.append(entry)
+    finally:
+        # Also where one of them failed: the others' time must not be forgotten with it.
+        for later in others[done:]:
+            if later.deadline_ms is not None:
+                state.calendar.add(later, later.deadline_ms, now_ms)
     return foreign
 
 

@@ -48,7 +48,9 @@ class Paging:
             return
         for message in self._entering.pop(position, ()):
             queue = self._state.queues.get(message.queue)
-            if queue is not None and message.state is not State.IN_FLIGHT and queue.depth > BACKLOG:
+            # One that was written again meanwhile is not on disk in its new block yet.
+            is_written = message.position <= position
+            if is_written and queue is not None and message.state is not State.IN_FLIGHT and queue.depth > BACKLOG:
                 self.let_go(message)
 
     def let_go(self, message: Message) -> None:
@@ -101,5 +103,5 @@ def bodies(block: bytes) -> Iterable[tuple[int, bytes]]:
                     yield entry.sequence, entry.body
             case Kind.PLACED:
                 head, body = records.read_placed(record.data)
-                for placed, _ in placed_states(head):
+                for placed, _, _ in placed_states(head):
                     yield placed.number, body

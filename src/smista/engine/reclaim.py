@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from smista.core.declaring import lasting_bindings
-from smista.core.message import Message
+from smista.core.message import Failure, Message
 from smista.core.state import BrokerState
 from smista.engine.claim_records import ClaimantRecord, CommitRecord
 from smista.engine.clock import Clock
@@ -38,7 +38,8 @@ SLACK_BYTES_WANTED = 1 << 20
 """... while space is wanted: less would have declarations written again and again for next to nothing."""
 
 PART_BYTES = 1 << 20
-"""How much of properties is written again in one record. Copies of a message can differ in them after they died."""
+"""How much of properties and histories is written again in one record. Copies of a message can differ in them."""
+_FAILURE_BYTES = 32
 
 
 class Reclaimer:
@@ -194,7 +195,7 @@ class Reclaimer:
                     self._move(position, places, entries[0].body)
             case Kind.PLACED:
                 head, body = records.read_placed(data)
-                places = [(placed.queue, placed.sequence, placed.number) for placed, _ in placed_states(head)]
+                places = [(placed.queue, placed.sequence, placed.number) for placed, _, _ in placed_states(head)]
                 self._move(position, places, body)
             case Kind.QUEUE_DECLARED:
                 queue = state.queues.get(records.unpack(data, QueueRecord).number)
@@ -233,17 +234,17 @@ class Reclaimer:
             for queue, sequence, number in places
             if (message := self._find(queue, sequence, number)) is not None and message.position == position
         ]
-        if alive:
-            for message in alive:
+        for part in _parts(alive, bytes_max=max(PART_BYTES, len(body))):
+            # What is listed goes with the block into which it is written: its body may be let go with that one only.
+            for message in part:
                 self._recorder.count_out(message)
                 if type(message.body) is not bytes:
                     # Until its new block is durable the body is nowhere but here.
                     message.body = body
                     self._recorder.resident_bytes += len(body)
                     self._recorder.listed.append(message)
-            for part in _parts(alive, bytes_max=max(PART_BYTES, len(body))):
-                self._recorder.placed(part, body)
-                self._recorder.between()
+            self._recorder.placed(part, body)
+            self._recorder.between()
 
     def _find(self, queue_number: int, sequence: int, number: int) -> Message | None:
         """The live message that was written under this place, wherever it stands now."""
@@ -305,14 +306,24 @@ def note_opened(recorder: Recorder, state: BrokerState, clock: Clock) -> None:
 
 
 def _parts(messages: Sequence[Message], *, bytes_max: int) -> Iterator[Sequence[Message]]:
-    """One after the other, so many that their properties take about that; what the one before has too takes nothing."""
+    """One after the other, so many that what is written of them beside the body takes about that; what the one before
+    has too takes nothing."""
     start = size = 0
-    before = None
+    envelope, deaths = None, None
     for index, message in enumerate(messages):
-        if message.envelope is not before:
-            before = message.envelope
-            size += before.size
-            if size > bytes_max and index > start:
-                yield messages[start:index]
-                start, size = index, before.size
-    yield messages[start:]
+        own_bytes = 0 if message.envelope is envelope else message.envelope.size
+        if message.deaths is not deaths:
+            own_bytes += sum(_history_bytes(death.failures) for death in message.deaths)
+        if message.deliveries is not None:
+            own_bytes += _history_bytes(message.deliveries.failures)
+        envelope, deaths = message.envelope, message.deaths
+        size += own_bytes
+        if size > bytes_max and index > start:
+            yield messages[start:index]
+            start, size = index, own_bytes
+    if messages:
+        yield messages[start:]
+
+
+def _history_bytes(failures: Sequence[Failure]) -> int:
+    return sum(_FAILURE_BYTES + 4 * len(failure.error) for failure in failures)

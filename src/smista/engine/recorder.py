@@ -110,7 +110,8 @@ class PlacedRecord(msgspec.Struct, frozen=True, array_like=True):
     expires_at_ms: int | None
     deadline_ms: int | None
     deliveries: Deliveries | None
-    deaths: tuple[Death, ...]
+    deaths: tuple[Death, ...] | None
+    """None: the same as of the one before it in the record."""
     entered_at_ms: int = 0
     """When it came into its queue by this record; 0 where it was there already and is relocated."""
 
@@ -118,13 +119,16 @@ class PlacedRecord(msgspec.Struct, frozen=True, array_like=True):
 _decode_placed = msgspec.msgpack.Decoder(list[PlacedRecord]).decode
 
 
-def placed_states(head: bytes | memoryview) -> Iterator[tuple[PlacedRecord, Envelope]]:
-    """The messages of a PLACED record, each with its envelope; copies share one."""
+def placed_states(head: bytes | memoryview) -> Iterator[tuple[PlacedRecord, Envelope, tuple[Death, ...]]]:
+    """The messages of a PLACED record, each with its envelope and its deaths; copies share them."""
     envelope = PLAIN
+    deaths: tuple[Death, ...] = ()
     for placed in _decode_placed(head):
         if placed.envelope is not None:
             envelope = PLAIN if placed.envelope == PLAIN else placed.envelope
-        yield placed, envelope
+        if placed.deaths is not None:
+            deaths = placed.deaths
+        yield placed, envelope, deaths
 
 
 def binding_record(namespace: str, binding: Binding) -> BindingRecord:
@@ -363,11 +367,14 @@ class Recorder(Accounts, Journal):
     def placed(self, messages: Sequence[Message], body: bytes, *, entered_at_ms: int = 0) -> None:
         """Write messages that share a body with all that is known of them; they live in this block from now on."""
         states = []
-        before: Envelope | None = None
+        before: Message | None = None
         for message in messages:
             message.position = self.position
             self.count_in(message)
-            envelope, before = None if message.envelope is before else message.envelope, message.envelope
+            # Copies of a message share what may be large in it.
+            envelope = None if before is not None and message.envelope is before.envelope else message.envelope
+            deaths = None if before is not None and message.deaths is before.deaths else message.deaths
+            before = message
             states.append(
                 PlacedRecord(
                     message.queue,
@@ -381,7 +388,7 @@ class Recorder(Accounts, Journal):
                     message.expires_at_ms,
                     message.deadline_ms,
                     message.deliveries,
-                    message.deaths,
+                    deaths,
                     entered_at_ms,
                 )
             )

@@ -333,19 +333,19 @@ class Recovery:
             self.state.next_sequence = sequence + 1
 
     def _placed(self, data: memoryview) -> None:
-        head, body_bytes = records.read_placed(data)
-        body = self._body(body_bytes)
-        for placed, envelope in placed_states(head):
+        head, body = records.read_placed(data)
+        for placed, envelope, deaths in placed_states(head):
             queue = self._queue(placed.queue)
             present = queue.find(placed.sequence)
             if present is not None:
                 queue.remove(present)
+                self._free(present)
             message = Message(
                 placed.sequence,
                 placed.number,
                 placed.queue,
                 envelope,
-                body,
+                self._body(body),
                 placed.priority,
                 placed.created_at_ms,
                 placed.ready_at_ms,
@@ -354,7 +354,7 @@ class Recovery:
                 placed.expires_at_ms,
                 placed.deadline_ms,
                 placed.deliveries,
-                placed.deaths,
+                deaths,
             )
             queue.restore(message)
             self.state.next_sequence = max(self.state.next_sequence, placed.sequence + 1)

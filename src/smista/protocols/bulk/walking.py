@@ -49,7 +49,7 @@ def new_in(block: bytes, start: int, end: int) -> tuple[list[tuple[PlacedRecord,
         raise RecordError(f"A PLACED record names {state_bytes} bytes and has less.")
     view = memoryview(block)
     states = placed_states(view[start + 4 : body_at])
-    return [(placed, envelope) for placed, envelope in states if placed.entered_at_ms], view[body_at:end]
+    return [(placed, envelope) for placed, envelope, _ in states if placed.entered_at_ms], view[body_at:end]
 
 
 def row_count(block: bytes) -> int:
