@@ -81,17 +81,17 @@ def alter_queue(state: BrokerState, queue: Queue, settings: QueueSettings, *, no
             f"it holds {LINED_UP_ANEW_MAX} at most. Consume or purge it first, or declare another queue."
         )
     queue.declared = settings
-    _govern(state, queue, is_lined_up_anew=bool(changed), now_ms=now_ms)
+    govern(state, queue, is_lined_up_anew=bool(changed), now_ms=now_ms)
     state.journal.queue_declared(queue)
 
 
-def _govern(state: BrokerState, queue: Queue, *, is_lined_up_anew: bool = False, now_ms: int) -> bool:
+def govern(state: BrokerState, queue: Queue, *, is_lined_up_anew: bool = False, now_ms: int) -> bool:
     """Have a queue go on with what its declaration and the policies say now; False where that is what it has."""
     before = queue.settings
-    settings, queue.policy = state.namespaces[queue.namespace].policies.govern(queue.name, queue.declared)
-    if settings == before and not is_lined_up_anew:
+    state.namespaces[queue.namespace].govern(queue)
+    if queue.settings == before and not is_lined_up_anew:
         return False
-    queue.apply_settings(settings, now_ms, is_lined_up_anew=is_lined_up_anew)
+    queue.take_up_settings(before, now_ms, is_lined_up_anew=is_lined_up_anew)
     schedule_check(queue, now_ms)
     if queue.is_watched:
         # A limit may be gone that held those who wait.
@@ -186,7 +186,7 @@ def delete_policy(state: BrokerState, namespace: str, name: str, *, now_ms: int)
 
 
 def _govern_all(state: BrokerState, space: Namespace, now_ms: int) -> list[Queue]:
-    return [queue for queue in space.queues.values() if _govern(state, queue, now_ms=now_ms)]
+    return [queue for queue in space.queues.values() if govern(state, queue, now_ms=now_ms)]
 
 
 # -- exchanges --------------------------------------------------------------------------------------------------------

@@ -437,10 +437,10 @@ class Queue:
             if message.deadline_ms is not None:
                 self.calendar.add(message, message.deadline_ms, now_ms)
 
-    def apply_settings(self, settings: QueueSettings, now_ms: int, *, is_lined_up_anew: bool) -> None:
-        """Go on under other settings; `is_lined_up_anew` where they change what the ready line is built on."""
-        before = self.settings
-        self.settings = settings
+    def take_up_settings(self, before: QueueSettings, now_ms: int, *, is_lined_up_anew: bool) -> None:
+        """Go on under the settings it has now, after those it had before; `is_lined_up_anew` where that changes what
+        the ready line is built on."""
+        settings = self.settings
         if is_lined_up_anew:
             self.detach()
             self.attach(now_ms)

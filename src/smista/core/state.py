@@ -1,8 +1,8 @@
 """All that a broker knows: namespaces with their queues and exchanges, the calendar, the next numbers.
 
-Commands live in modules of their own (`publishing`, `receiving`, `settling`, `dead_letters`, `declaring`, `due`,
-`browsing`, `claims`, `staging`) as functions over this state. None of them waits, reads a clock or draws a number: each
-is one atomic step.
+Commands live in modules of their own (`publishing`, `receiving`, `settling`, `dead_letters`, `declaring`,
+`governing`, `due`, `browsing`, `claims`, `staging`) as functions over this state. None of them waits, reads a clock or
+draws a number: each is one atomic step.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ class Namespace:
         self.queues: dict[str, Queue] = {}
         self.topology = Topology(name)
         self.policies = Policies()
+
+    def govern(self, queue: Queue) -> None:
+        """Give a queue of this namespace what its declaration and the policies say. One that is in use takes it up
+        then, see `declaring.govern`."""
+        queue.settings, queue.policy = self.policies.govern(queue.name, queue.declared)
 
 
 class BrokerState:
@@ -139,7 +144,7 @@ class BrokerState:
         self.queues[number] = queue
         self.next_queue = max(self.next_queue, number + 1)
         space = self.open_namespace(namespace)
-        queue.settings, queue.policy = space.policies.govern(name, settings)
+        space.govern(queue)
         space.queues[name] = queue
         space.topology.version += 1
         return queue

@@ -181,8 +181,7 @@ class Recovery:
     def govern(self) -> None:
         """Give the queues what policies say: once, when all that there is of both has been read."""
         for queue in self.state.queues.values():
-            policies = self.state.namespaces[queue.namespace].policies
-            queue.settings, queue.policy = policies.govern(queue.name, queue.declared)
+            self.state.namespaces[queue.namespace].govern(queue)
 
     # -- declarations -------------------------------------------------------------------------------------------------
 
