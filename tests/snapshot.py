@@ -17,6 +17,7 @@ from smista.core.counters import Counters
 from smista.core.exchanges import Exchange
 from smista.core.message import Message, State
 from smista.core.queue import Messages, Queue
+from smista.core.settings import QueueSettings
 from smista.core.state import BrokerState, Namespace
 from smista.engine.claim_records import claimant_record, commit_record
 
@@ -26,12 +27,21 @@ _COUNTERS = [name for name in Counters.__struct_fields__ if name not in ("duplic
 """What was refused leaves no record, so those two may go back a little."""
 
 
-def take(state: BrokerState, now_ms: int, *, with_claims: bool = True, with_bodies: bool = False) -> Snapshot:
+def take(
+    state: BrokerState,
+    now_ms: int,
+    *,
+    with_claims: bool = True,
+    with_bodies: bool = False,
+    as_governed: bool = False,
+) -> Snapshot:
+    """With `as_governed` queues have what policies say, also those that have not taken it up yet."""
     known: Snapshot = {}
     for space in state.namespaces.values():
         for queue in space.queues.values():
             if queue.settings.durable:
-                known.update(_queue(queue, now_ms, with_bodies=with_bodies))
+                has = space.policies.govern(queue.name, queue.declared) if as_governed else None
+                known.update(_queue(queue, now_ms, has or (queue.settings, queue.policy), with_bodies=with_bodies))
         for exchange in space.topology.exchanges():
             if exchange.settings.durable and exchange.number:
                 known[f"exchange {exchange.name}"] = (exchange.number, exchange.settings)
@@ -76,9 +86,11 @@ def without_claims(snapshot: Snapshot) -> Snapshot:
     return {part: value for part, value in snapshot.items() if not part.startswith("claims of ")}
 
 
-def _queue(queue: Queue, now_ms: int, *, with_bodies: bool) -> Iterator[tuple[str, object]]:
+def _queue(
+    queue: Queue, now_ms: int, has: tuple[QueueSettings, str | None], *, with_bodies: bool
+) -> Iterator[tuple[str, object]]:
     name = f"queue {queue.namespace}:{queue.name}"
-    yield name, (queue.number, queue.declared, queue.settings, queue.policy, queue.created_at_ms, queue.is_paused)
+    yield name, (queue.number, queue.declared, *has, queue.created_at_ms, queue.is_paused)
     yield f"{name} bytes", queue.body_bytes
     yield f"{name} counters", {counter: getattr(queue.counters, counter) for counter in _COUNTERS}
     yield f"{name} ready", _table(queue.ready, with_bodies=with_bodies)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from smista.core import errors, exchanges
-from smista.core.declaring import declare_queue, delete_policy
+from smista.core.declaring import declare_queue
 from smista.core.exchanges import ExchangeNotFound
+from smista.core.governing import delete_policy
 from smista.core.message import Publication, Receipt
 from smista.core.settings import QueueSettings
 from smista.core.settling import acknowledge, extend
@@ -138,7 +139,7 @@ CASES = [
         errors.PolicyNotFound,
         "policy_not_found",
         "'missing'",
-        lambda bench: delete_policy(bench.state, "/", "missing", now_ms=bench.now_ms),
+        lambda bench: delete_policy(bench.state, "/", "missing"),
     ),
     Case(errors.MessageNotFound, "message_not_found", "'orders'", lambda bench: bench.cancel(10**9)),
     Case(errors.StaleReceipt, "stale_receipt", "'orders'", settle_what_is_over),

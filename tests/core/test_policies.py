@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from smista.core import policies
-from smista.core.declaring import alter_queue, declare_queue, delete_policy, set_policy
+from smista.core.declaring import alter_queue, declare_queue
 from smista.core.errors import InvalidArgument, InvalidName, InvalidSettings, PolicyNotFound, QueueDiffers
+from smista.core.governing import Governing, delete_policy, set_policy
 from smista.core.message import Publication
 from smista.core.policies import NOT_BY_POLICY, Policies, Policy
 from smista.core.publishing import publish
@@ -21,12 +22,18 @@ from tests.core.bench import Bench
 
 def put(bench: Bench, name: str, pattern: str, priority: int = 0, /, **settings: Any) -> list[str]:
     """Set a policy; returns the queues that have other settings for it."""
-    policy = Policy(name, pattern, priority, settings)
-    return [queue.name for queue in set_policy(bench.state, "/", policy, now_ms=bench.now_ms)]
+    return to_its_end(bench, set_policy(bench.state, "/", Policy(name, pattern, priority, settings)))
 
 
 def drop(bench: Bench, name: str) -> list[str]:
-    return [queue.name for queue in delete_policy(bench.state, "/", name, now_ms=bench.now_ms)]
+    return to_its_end(bench, delete_policy(bench.state, "/", name))
+
+
+def to_its_end(bench: Bench, governing: Governing) -> list[str]:
+    changed = []
+    while not governing.is_done:
+        changed += governing.go_on(1, now_ms=bench.now_ms)
+    return [queue.name for queue in changed]
 
 
 def test_a_policy_holds_for_queues_that_are_there_and_for_those_to_come(orders: Bench) -> None:
@@ -213,7 +220,7 @@ def test_what_a_queue_has_does_not_depend_on_the_order_in_which_things_came() ->
         bench = Bench()
         for step in order:
             if step < 2:
-                set_policy(bench.state, "/", policy[step], now_ms=bench.now_ms)
+                to_its_end(bench, set_policy(bench.state, "/", policy[step]))
             else:
                 bench.declare("queue", QueueSettings(lease_ms=9))
         queue = bench.state.queue("queue")
@@ -223,7 +230,7 @@ def test_what_a_queue_has_does_not_depend_on_the_order_in_which_things_came() ->
 
 
 def test_namespaces_have_policies_of_their_own(orders: Bench) -> None:
-    set_policy(orders.state, "other", Policy("p", "*", 0, {"lease_ms": 1}), now_ms=orders.now_ms)
+    to_its_end(orders, set_policy(orders.state, "other", Policy("p", "*", 0, {"lease_ms": 1})))
     assert orders.queue.policy is None
     there = declare_queue(orders.state, "orders", namespace="other", now_ms=orders.now_ms)
     assert there.policy == "p"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from smista.core import declaring
+from smista.core.governing import Governing, delete_policy, set_policy
 from smista.core.policies import Policy
 from smista.core.settings import QueueSettings
 from smista.engine import Broker, Publication
@@ -21,16 +22,19 @@ def declared(name: str, settings: QueueSettings) -> Step:
     return lambda world: declaring.declare_queue(world.state, name, settings, now_ms=world.now_ms)
 
 
+def to_its_end(world: World, governing: Governing) -> None:
+    while not governing.is_done:
+        governing.go_on(1, now_ms=world.now_ms)
+
+
 def policy(name: str, pattern: str, priority: int, **settings: object) -> Step:
-    return lambda world: declaring.set_policy(
-        world.state, "/", Policy(name, pattern, priority, settings), now_ms=world.now_ms
-    )
+    return lambda world: to_its_end(world, set_policy(world.state, "/", Policy(name, pattern, priority, settings)))
 
 
 def delete_if_there(name: str) -> Step:
     def delete(world: World) -> None:
         if world.state.namespaces["/"].policies.find(name) is not None:
-            declaring.delete_policy(world.state, "/", name, now_ms=world.now_ms)
+            to_its_end(world, delete_policy(world.state, "/", name))
 
     return delete
 

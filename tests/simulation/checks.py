@@ -50,6 +50,7 @@ def between_steps(world: World) -> None:
 def at_rest(world: World) -> None:
     if world.broker.failure is not None or world.is_busy or world.disk.is_full:
         return
+    _check_governed(world)
     _check_accounts(world)
     _check_holders(world)
     _check_owners(world)
@@ -66,6 +67,19 @@ def _check_bodies(world: World) -> None:
                 world.blame.say(
                     "a body is nowhere", f"{_name(queue, message)}: block {message.position} is not written"
                 )
+
+
+# -- policies ---------------------------------------------------------------------------------------------------------
+
+
+def _check_governed(world: World) -> None:
+    """What a queue has follows from its declaration and the policies alone, whatever came in between."""
+    if world.is_governing:
+        world.blame.say("a policy never reaches all queues", "it is left to be done, and nobody does it")
+    for queue in world.state.queues.values():
+        said = world.state.namespaces[queue.namespace].policies.govern(queue.name, queue.declared)
+        if said != (queue.settings, queue.policy):
+            world.blame.say("a policy does not hold", f"{queue.name!r} has {queue.policy}, not {said[1]}")
 
 
 # -- accounts ---------------------------------------------------------------------------------------------------------

@@ -17,12 +17,14 @@ from smista.core.calendar import Entry
 from smista.core.claims import Claim
 from smista.core.entering import Placed, Result, let_in, refuse
 from smista.core.exchanges import route
+from smista.core.governing import Governing
 from smista.core.limits import drops_first
 from smista.core.message import Deliveries, Message, Publication, Receipt
 from smista.core.queue import Queue
 from smista.core.state import BrokerState, Namespace
 from smista.engine.broker import Broker
 from smista.engine.consumers import Consumers, Subscription
+from smista.engine.declaring import DeclaringBroker
 from smista.engine.dispatcher import Dispatcher
 from smista.engine.keeper import Keeper
 from smista.engine.paging import Paging
@@ -223,6 +225,20 @@ def trust_old_receipts(patch: Patch) -> None:
 def keep_after_restart(patch: Patch) -> None:
     """What was held without a deadline stays in flight over a restart."""
     patch.setattr(RunningBroker, "_release_unending", lambda self: None)
+
+
+def forget_the_rest(patch: Patch) -> None:
+    """A policy holds for those queues that took it up at once."""
+
+    async def nothing(self: DeclaringBroker, left: Governing) -> None:
+        return
+
+    patch.setattr(DeclaringBroker, "_govern_rest", nothing)
+
+
+def govern_what_is_matched(patch: Patch) -> None:
+    """A policy that changes does not leave the queues that it matches no longer."""
+    patch.setattr(Governing, "_concerns", lambda self, queue: self._now is not None and self._now.matches(queue.name))
 
 
 def acknowledge_neighbours(patch: Patch) -> None:

@@ -25,10 +25,12 @@ STAGED = b"staged/"
 
 
 class Replaying:
-    def __init__(self, blame: Blame, disk: Disk, now: Callable[[], int]) -> None:
+    def __init__(self, blame: Blame, disk: Disk, now: Callable[[], int], is_governing: Callable[[], bool]) -> None:
         self._blame = blame
         self._disk = disk
         self._now = now
+        self._is_governing = is_governing
+        """Whether queues have yet to take up a policy. Whoever starts again has it everywhere."""
         self._snapshots: dict[int, tuple[Snapshot, int]] = {}
         """By position: the live state when that block was sealed, and the time."""
         self._follower = Recovery(BrokerState(), resident_bytes_max=EVERYTHING)
@@ -41,7 +43,7 @@ class Replaying:
     # -- block by block -----------------------------------------------------------------------------------------------
 
     def block_sealed(self, position: int, block: bytes, state: BrokerState, now_ms: int) -> None:
-        live = snapshot.take(state, now_ms)
+        live = snapshot.take(state, now_ms, as_governed=self._is_governing())
         self._snapshots[position] = (live, now_ms)
         self.sealed[position] = block
         if self._has_stumbled:

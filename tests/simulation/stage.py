@@ -21,11 +21,13 @@ import smista.core.claims
 import smista.core.dead_letters
 import smista.core.due
 import smista.core.entering
+import smista.core.governing
 import smista.core.receiving
 import smista.core.trimming
 import smista.engine.broker
 import smista.engine.claiming
 import smista.engine.commit
+import smista.engine.declaring
 import smista.engine.keeper
 import smista.engine.leaving
 import smista.engine.looking
@@ -60,6 +62,8 @@ _SIZES: tuple[tuple[ModuleType, str, object], ...] = (
     (smista.core.trimming, "TRIMMED_AT_ONCE", 2),
     (smista.engine.claiming, "READ_AT_ONCE", 2),
     (smista.engine.claiming, "TAKEN_AT_ONCE", 2),
+    (smista.engine.declaring, "GOVERNED_AT_ONCE", 1),
+    (smista.engine.declaring, "GOVERNED_FIRST", 1),
     (smista.engine.keeper, "DROPPED_AT_ONCE", 2),
     (smista.engine.measures, "LAG_INTERVAL_S", 1_000_000.0),
     (smista.engine.paging, "BACKLOG", 1),
@@ -189,6 +193,7 @@ def simulated(
     has_room: Callable[[], bool],
     recorder: type,
     state: type,
+    governing: type,
 ) -> Iterator[None]:
     """While this is open the engine runs on the simulator's loop, clock and chances."""
 
@@ -203,6 +208,7 @@ def simulated(
     # The order of a set would else depend on where things lie in memory.
     changes.append((Queue, "__hash__", _number_of))
     changes += [(smista.engine.keeper, "Recorder", recorder), (smista.engine.running, "BrokerState", state)]
+    changes.append((smista.core.governing, "Governing", governing))
     for engine in _ENGINE:
         for name, real, ours in (("time", time, clock), ("random", random, chances), ("threading", threading, threads)):
             if getattr(engine, name, None) is real:

@@ -56,6 +56,12 @@ FAULTS: list[tuple[Plant, str, set[str]]] = [
     (planted.count_bytes_wrongly, "paging", {"resident bytes do not add up"}),
     (planted.trust_old_receipts, "limits", {"taken from its holder", "a stale receipt had an effect"}),
     (planted.keep_after_restart, "reclaiming", {"in flight for ever and held by nobody"}),
+    (planted.forget_the_rest, "alone", {"a policy never reaches all queues"}),
+    (
+        planted.govern_what_is_matched,
+        "alone",
+        {"a policy does not hold", "the log says something else than the broker"},
+    ),
     (planted.acknowledge_neighbours, "paging", {"acknowledged by nobody"}),
 ]
 

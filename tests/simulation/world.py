@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from smista.core.governing import Governing
 from smista.core.message import Receipt
 from smista.core.queue import Queue
 from smista.core.staging import Row
@@ -42,7 +43,9 @@ class World(Calls):
         self.ledger.held = lambda name: name in self.hands
         self.active: dict[int, Consumer] = {}
         """By queue that serves a single active consumer: the one that was served last."""
-        self.replaying = Replaying(self.blame, self.disk, lambda: self.now_ms)
+        self.replaying = Replaying(self.blame, self.disk, lambda: self.now_ms, lambda: self.is_governing)
+        self._governings: list[Governing] = []
+        """The policies that are on their way through the queues, and those before them."""
         self.hands: dict[Name, Hand] = {}
         """What somebody holds, as far as those know who hold it."""
         self.handed_out: set[Name] = set()
@@ -75,7 +78,12 @@ class World(Calls):
                 super().__init__(**options)
                 world.state = self
 
-        with simulated(self.loop, self.chances, self._thread_made, self._has_room, Recorder, State):
+        class Watched(Governing):
+            def __init__(self, *arguments: Any, **options: Any) -> None:
+                super().__init__(*arguments, **options)
+                world._governings.append(self)
+
+        with simulated(self.loop, self.chances, self._thread_made, self._has_room, Recorder, State, Watched):
             try:
                 yield
             finally:
@@ -90,6 +98,7 @@ class World(Calls):
 
     def open(self) -> None:
         self.state = BrokerState()
+        self._governings.clear()
         clock = Clock(wall_ms=lambda: self.now_ms, since_boot_ms=lambda: self.now_ms, boot_id=lambda: "boot")
         opening = Broker.open(self.disk.open(), self.settings, clock=clock)
         self.broker = self.finish(opening, "the broker does not open")
@@ -156,6 +165,11 @@ class World(Calls):
         loop.forget()
 
     # -- looking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_governing(self) -> bool:
+        """Whether some queues have yet to take up a policy that was set or deleted."""
+        return any(not governing.is_done for governing in self._governings)
 
     def queue_names(self) -> list[str]:
         return list(self.state.namespaces["/"].queues) or list(self.names)

@@ -1,4 +1,4 @@
-"""Declaring, changing and deleting queues, exchanges, bindings and policies; purging and pausing.
+"""Declaring, changing and deleting queues, exchanges and bindings; purging and pausing. Policies are in `governing`.
 
 Declaring again what is there already, with the same settings, is fine and changes nothing; with others it is an error
 that names the difference. Whoever does not mind how a queue is set, since an operator may have altered it, says so
@@ -14,7 +14,6 @@ import msgspec
 from smista.core.errors import DeadLetterCycle, InvalidArgument, QueueDiffers, QueueInUse, QueueNotEmpty
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings
 from smista.core.limits import is_over
-from smista.core.policies import Policy
 from smista.core.queue import Queue
 from smista.core.settings import DEFAULT, IfExists, QueueSettings, check_name, check_settings, differences
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState, Namespace
@@ -161,32 +160,6 @@ def schedule_check(queue: Queue, now_ms: int) -> None:
     queue.calendar.remove(queue)
     if waits:
         queue.calendar.add(queue, min(waits), now_ms)
-
-
-# -- policies ---------------------------------------------------------------------------------------------------------
-
-
-def set_policy(state: BrokerState, namespace: str, policy: Policy, *, now_ms: int) -> list[Queue]:
-    """Put a policy in force, in the place of one of its name; returns the queues that have other settings now."""
-    check_name("namespace", namespace)
-    space = state.open_namespace(namespace)
-    space.policies.check_room(policy.name)
-    state.journal.policy_set(namespace, policy)
-    space.policies.put(policy)
-    return _govern_all(state, space, now_ms)
-
-
-def delete_policy(state: BrokerState, namespace: str, name: str, *, now_ms: int) -> list[Queue]:
-    """As `set_policy`: the queues for which it held have another one now, or what they were declared with."""
-    space = state.namespace(namespace)
-    space.policies.get(name)
-    state.journal.policy_deleted(namespace, name)
-    space.policies.drop(name)
-    return _govern_all(state, space, now_ms)
-
-
-def _govern_all(state: BrokerState, space: Namespace, now_ms: int) -> list[Queue]:
-    return [queue for queue in space.queues.values() if govern(state, queue, now_ms=now_ms)]
 
 
 # -- exchanges --------------------------------------------------------------------------------------------------------

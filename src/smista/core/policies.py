@@ -25,7 +25,7 @@ The rules, all of which are kept here:
 So what a queue has follows from its declaration and the policies alone, in whatever order they came. That is why the
 log holds these two and never what follows from them, and why recovery applies policies once, at its end.
 
-What this module must not know: queues, the journal. Those commands are in `declaring`.
+What this module must not know: queues, the journal. Those commands are in `governing`.
 """
 
 from __future__ import annotations

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from smista.core import browsing, declaring
+from smista.core import browsing, declaring, governing
 from smista.core.claims import claimants
 from smista.core.counters import QueueStats
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings, Route, explain, route
+from smista.core.governing import Governing
 from smista.core.message import Receipt
 from smista.core.policies import Policy
 from smista.core.settings import DEFAULT, IfExists, QueueSettings
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.staging import StagingBroker
+from smista.errors import BrokerClosed, BrokerStopped
+
+GOVERNED_FIRST = 1_000
+"""How much work is done at once for a policy, see `core/governing`: some 80 queues ..."""
+GOVERNED_AT_ONCE = 10_000
+"""... and how much whenever its turn comes: some 4 ms."""
 
 
 class DeclaringBroker(StagingBroker):
@@ -160,21 +168,41 @@ class DeclaringBroker(StagingBroker):
         priority: int = 0,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> int:
-        """Give settings to all queues whose names match a pattern, now and later; returns how many have them now."""
-        now_ms = self._enter()
+        """Give settings to all queues whose names match a pattern, now and later; returns how many have them now, when
+        all that are there have taken them up."""
+        self._enter()
         policy = Policy(name, pattern, priority, settings)
-        for queue in declaring.set_policy(self._state, namespace, policy, now_ms=now_ms):
-            self._consumers.settings_changed(queue)
-        count = sum(queue.policy == name for queue in self._state.namespace(namespace).queues.values())
-        await self._done_durably()
-        return count
+        return await self._govern(governing.set_policy(self._state, namespace, policy))
 
     async def delete_policy(self, name: str, *, namespace: str = DEFAULT_NAMESPACE) -> None:
         """The queues for which it held have another one's settings from now on, or what they were declared with."""
-        now_ms = self._enter()
-        for queue in declaring.delete_policy(self._state, namespace, name, now_ms=now_ms):
-            self._consumers.settings_changed(queue)
+        self._enter()
+        await self._govern(governing.delete_policy(self._state, namespace, name))
+
+    async def _govern(self, left: Governing) -> int:
+        self._govern_some(left, GOVERNED_FIRST)
+        if not left.is_done:
+            # Whoever asked for it may be gone: the policy is in force, so all have to have it.
+            await asyncio.shield(self.run_errand(self._govern_rest(left)))
+            if not left.is_done:
+                # Says why.
+                self._enter()
         await self._done_durably()
+        return left.count
+
+    async def _govern_rest(self, left: Governing) -> None:
+        while not left.is_done:
+            await self.lane.turn()
+            try:
+                self._govern_some(left, GOVERNED_AT_ONCE)
+            except (BrokerClosed, BrokerStopped):
+                # Whoever opens the log again finds the policy in it.
+                return
+
+    def _govern_some(self, left: Governing, work_max: int) -> None:
+        for queue in left.go_on(work_max, now_ms=self._enter()):
+            self._consumers.settings_changed(queue)
+        self._after()
 
     def policies(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Policy]:
         """Those of a namespace, the one that wins first."""
