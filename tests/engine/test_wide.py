@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from smista.core.errors import ReachTooWide
-from smista.core.exchanges import Binding
+from smista.core.exchanges import Binding, route
 from smista.core.message import Envelope, Publication, Receipt
 from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.engine import Broker
@@ -72,8 +72,13 @@ async def test_one_for_few_queues_does_not_wait_for_them(bench: Bench) -> None:
     await asyncio.gather(*wide)
 
 
+def reach_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes to all queues goes to one too many."""
+    monkeypatch.setitem(cast("dict[str, Any]", route.__kwdefaults__), "queues_max", WIDTH - 1)
+
+
 async def test_a_message_for_too_many_queues_is_stored_in_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smista.core.fan_out.QUEUES_MAX", WIDTH - 1)
+    reach_less(monkeypatch)
     with pytest.raises(ReachTooWide, match=f"more than {WIDTH - 1} queues"):
         await bench.broker.publish_to_exchange("amq.fanout", Publication(b"x"))
     assert {bench.counts(f"q{number}")[0] for number in range(WIDTH)} == {0}
@@ -152,7 +157,7 @@ async def test_rows_of_a_claim_that_ends_go_to_very_many_queues_some_at_a_time(b
 
 
 async def test_a_dead_letter_for_too_many_queues_is_parked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smista.core.dead_letters.QUEUES_MAX", WIDTH - 1)
+    reach_less(monkeypatch)
     await dying(bench)
     await bench.broker.nack(await held(bench), requeue=False)
     assert bench.counts("dying") == (0, 0, 0, COUNT)

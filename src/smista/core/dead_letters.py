@@ -346,8 +346,6 @@ def _find_way(state: BrokerState, queue: Queue, message: Message, fate: Fate, co
             names = route(namespace.topology, exchange, key, headers, namespace.queues.__contains__, extra_keys).queues
         except ReachTooWide:
             return _Way(is_too_wide=True)
-        if len(names) > QUEUES_MAX:
-            return _Way(is_too_wide=True)
     found = [namespace.queues[name] for name in names]
     targets = [
         target

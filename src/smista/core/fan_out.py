@@ -17,7 +17,7 @@ from smista.core.checks import BATCH_ID_LENGTH_MAX, check_id, check_publication
 from smista.core.declaring import look_after
 from smista.core.dedup import dedup_key, sent_key
 from smista.core.entering import Placed, Result, admit, find_duplicate, placed, refuse, store
-from smista.core.exchanges import QUEUES_MAX, ReachTooWide, route
+from smista.core.exchanges import route
 from smista.core.message import Message, Publication
 from smista.core.publishing import Batch, publish
 from smista.core.queue import Queue
@@ -56,8 +56,6 @@ def publish_to_exchange(
     found = route(
         namespace.topology, exchange, envelope.routing_key, headers, namespace.queues.__contains__, extra_keys
     )
-    if len(found.queues) > QUEUES_MAX:
-        raise ReachTooWide(exchange, "queues", QUEUES_MAX)
     queues = [namespace.queues[name] for name in found.queues]
     if len(queues) == 1:
         # Not as a whole batch: the next time it may be routed to several queues, which remember by places.

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from smista.core.errors import InvalidPriority, MessageTooLarge, QueueFull
-from smista.core.exchanges import QUEUES_MAX, ReachTooWide, route
+from smista.core.exchanges import ReachTooWide, route
 from smista.core.fan_out import publish_promised_to_several
 from smista.core.limits import MAKES_ROOM, fits
 from smista.core.message import Publication
@@ -155,8 +155,6 @@ def route_rows(
         names: tuple[str, ...] = ()
         try:
             names = route(space.topology, exchange, key, row.headers, space.queues.__contains__, ()).queues
-            if len(names) > QUEUES_MAX:
-                raise ReachTooWide(exchange, "queues", QUEUES_MAX)
         except ReachTooWide:
             if not is_promised:
                 raise

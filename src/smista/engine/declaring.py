@@ -253,10 +253,12 @@ class DeclaringBroker(StagingBroker):
         extra_keys: Sequence[str] = (),
         namespace: str = DEFAULT_NAMESPACE,
     ) -> tuple[str, ...]:
-        """The queues a message would go to; the same as long as `topology_version` is, if no headers are looked at."""
+        """The queues a message would go to, however many; the same as long as `topology_version` is, if no headers are
+        looked at."""
         space = self._state.namespace(namespace)
         space.topology.check_publish(exchange)
-        return route(space.topology, exchange, routing_key, headers, space.queues.__contains__, extra_keys).queues
+        exists = space.queues.__contains__
+        return route(space.topology, exchange, routing_key, headers, exists, extra_keys, queues_max=None).queues
 
     def looks_at_headers(self, exchange: str, *, namespace: str = DEFAULT_NAMESPACE) -> bool:
         """Whether a headers exchange is on the way from here: `queues_for` then depends on the headers too."""

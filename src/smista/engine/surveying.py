@@ -73,7 +73,7 @@ class SurveyingBroker(LookingBroker):
         if space.topology.find(exchange) is None:
             return ()
         try:
-            return route(space.topology, exchange, routing_key, None, space.queues.__contains__).queues
+            return route(space.topology, exchange, routing_key, None, space.queues.__contains__, queues_max=None).queues
         except ReachTooWide:
             return ()
 

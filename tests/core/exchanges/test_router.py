@@ -5,11 +5,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from smista.core.exchanges import (
+    QUEUES_MAX,
     Binding,
     ExchangeCycle,
     ExchangeKind,
     ExchangeNotFound,
     ExchangeSettings,
+    ReachTooWide,
     Route,
     Step,
     Topology,
@@ -344,3 +346,17 @@ def test_routes_agree_with_plain_recursion(
         found = queues(topology, str(number), key)
         assert len(found) == len(set(found))
         assert set(found) == plain_route(topology, str(number), key)
+
+
+@pytest.mark.parametrize("start", ["near", "far"])
+def test_a_message_reaches_only_so_many_queues_unless_any_number_will_do(start: str) -> None:
+    topology = topology_of(Binding.to_exchange("far", "near"), near="fanout", far="fanout")
+    names = [f"q{number}" for number in range(QUEUES_MAX + 1)]
+    for name in names[:-1]:
+        topology.bind(Binding.to_queue("near", name))
+    assert len(route(topology, start, "", None, QUEUES.__contains__).queues) == QUEUES_MAX
+    topology.bind(Binding.to_queue("near", names[-1]))
+    with pytest.raises(ReachTooWide, match=f"{start!r}.*more than {QUEUES_MAX} queues"):
+        route(topology, start, "", None, QUEUES.__contains__)
+    assert route(topology, start, "", None, QUEUES.__contains__, queues_max=None).queues == tuple(names)
+    assert explain(topology, start, "", None, QUEUES.__contains__).queues == tuple(names)

@@ -5,7 +5,8 @@ once, in the order first found. An exchange that matches nothing hands the messa
 do the same; one that does not exist (yet) is passed over. An exchange that matched something does not, even
 if nothing came of it.
 
-Each exchange on the way costs a microsecond or two, in one step: beyond `EXCHANGES_MAX` of them it is refused.
+Each exchange on the way costs a microsecond or two, in one step: beyond `EXCHANGES_MAX` of them it is refused. So it is
+beyond `QUEUES_MAX` queues, where the message enters all of them in one step.
 
 `route` is for publishing and `explain` for the dry run; both walk the same way. Almost every publish meets
 one exchange that leads to queues only, and for that `route` is one lookup, one match and one small object.
@@ -59,9 +60,11 @@ def route(
     headers: Headers,
     queue_exists: QueueExists,
     extra_keys: Sequence[str] = (),
+    *,
+    queues_max: int | None = QUEUES_MAX,
 ) -> Route:
     """Raises `ExchangeNotFound` and `ReachTooWide`. Only the default exchange asks `queue_exists`; bindings go with
-    their queue.
+    their queue. Without `queues_max` it may be any number of them: for who looks, or places it some at a time.
 
     `headers` is read by headers exchanges only, so it may be a mapping that decodes itself when first read.
     """
@@ -72,7 +75,7 @@ def route(
         if start is not None and not start.target_counts:
             queues = start.matcher.match(routing_key, headers)
             if queues:
-                return Route(cast("tuple[str, ...]", queues))
+                return Route(_checked(start, cast("tuple[str, ...]", queues), queues_max))
             if start.settings.alternate is None:
                 return _NOWHERE
     keys = (routing_key, *extra_keys)
@@ -82,7 +85,14 @@ def route(
             return [key for key in keys if queue_exists(key)]
         return [destination for key in keys for destination in at.matcher.match(key, headers)]
 
-    return Route(_walk(topology, topology.exchange(exchange), look, None))
+    at = topology.exchange(exchange)
+    return Route(_checked(at, _walk(topology, at, look, None), queues_max))
+
+
+def _checked(start: Exchange, queues: tuple[str, ...], queues_max: int | None) -> tuple[str, ...]:
+    if queues_max is not None and len(queues) > queues_max:
+        raise ReachTooWide(start.name, "queues", queues_max)
+    return queues
 
 
 def explain(
