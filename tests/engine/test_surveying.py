@@ -14,7 +14,7 @@ from smista.core.browsing import Filter
 from smista.core.errors import ExchangeNotFound
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Message, Publication
-from smista.core.settings import QueueSettings
+from smista.core.settings import Overflow, QueueSettings
 from smista.engine import Broker
 from smista.engine.looking import LOOKED_AT_FIRST
 from smista.log import MemoryLog
@@ -34,6 +34,7 @@ async def broker() -> AsyncIterator[Broker]:
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smista.engine.surveying.NAMES_AT_ONCE", 10)
+    monkeypatch.setattr("smista.engine.surveying.QUEUES_AT_ONCE", 10)
 
 
 async def turns_of(work: Coroutine[Any, Any, object]) -> int:
@@ -58,6 +59,39 @@ async def test_names_are_looked_at_in_slices(broker: Broker, small_slices: None)
     assert await broker.queue_page(prefix="q09", limit=100) == [f"q{number:03}" for number in range(90, COUNT)]
     assert await turns_of(broker.queue_page(limit=5)) >= COUNT // 10 - 1
     assert await turns_of(broker.distinct_settings()) >= COUNT // 10 - 1
+
+
+async def test_queues_are_found_by_their_settings_in_slices(broker: Broker, small_slices: None) -> None:
+    await broker.alter_queue("q007", QueueSettings(max_depth=1))
+    await broker.alter_queue("q099", QueueSettings(max_depth=2))
+
+    def is_limited(name: str, settings: QueueSettings) -> bool:
+        return settings.max_depth is not None and name > "q0"
+
+    assert await broker.queues_where(is_limited) == ["q007", "q099"]
+    assert await turns_of(broker.queues_where(is_limited)) >= COUNT // 10 - 1
+
+
+async def test_everything_is_counted_in_slices(broker: Broker, small_slices: None) -> None:
+    await broker.publish("q000", [Publication(b"")] * 3)
+    await broker.declare_queue("q000", namespace="other")
+    await broker.publish("q000", [Publication(b"")] * 4, namespace="other")
+    assert await broker.totals() == (COUNT + 1, 7)
+    assert await turns_of(broker.totals()) >= COUNT // 10 - 1
+
+
+async def test_what_is_over_a_limit_is_not_counted(broker: Broker) -> None:
+    await broker.alter_queue("q000", QueueSettings(max_depth=1, overflow=Overflow.DROP_OLDEST, limit_ready_only=True))
+    broker.publish_now("q000", [Publication(b"")] * 3)
+    assert await broker.totals() == (COUNT, 1)
+
+
+async def test_a_queue_that_is_deleted_meanwhile_is_not_counted(broker: Broker, small_slices: None) -> None:
+    await broker.publish("q099", [Publication(b"")] * 3)
+    counting = asyncio.ensure_future(broker.totals())
+    await asyncio.sleep(0)
+    assert broker.delete_queue_now(broker.queue_number("q099"))
+    assert await counting == (COUNT - 1, 0)
 
 
 async def test_bindings_come_in_pages(broker: Broker) -> None:

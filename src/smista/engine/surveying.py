@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from smista.core.exchanges import Binding, Exchange, ReachTooWide, route
+from smista.core.queue import Queue
 from smista.core.settings import QueueSettings
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.looking import LookingBroker
 
 NAMES_AT_ONCE = 10_000
-"""How many names, or bindings, are looked at before the rest of the loop has its turn: some 2 ms."""
+"""How many names, or bindings, are looked at before the rest of the loop has its turn: some 2 ms ..."""
+QUEUES_AT_ONCE = 2_000
+"""... and how many queues, of which more is asked than their names."""
 
 
 class SurveyingBroker(LookingBroker):
@@ -55,16 +58,43 @@ class SurveyingBroker(LookingBroker):
                 found = heapq.nsmallest(limit, found)
         return sorted(found)
 
+    # -- all queues ---------------------------------------------------------------------------------------------------
+
+    async def totals(self) -> tuple[int, int]:
+        """How many queues there are, in all namespaces, and how many messages they hold, in any state."""
+        self._enter_within_limits()
+        queues = messages = 0
+        async for some in self._in_slices(self._state.queues.values()):
+            for queue in some:
+                if not queue.is_deleted:
+                    queues += 1
+                    messages += queue.message_count
+        return queues, messages
+
+    async def queues_where(
+        self, accepts: Callable[[str, QueueSettings], bool], *, namespace: str = DEFAULT_NAMESPACE
+    ) -> list[str]:
+        """The names of the queues that are accepted by name and settings."""
+        found: list[str] = []
+        async for some in self._in_slices(self._state.namespace(namespace).queues.values()):
+            found += [queue.name for queue in some if not queue.is_deleted and accepts(queue.name, queue.settings)]
+        return found
+
+    async def _in_slices(self, queues: Iterable[Queue]) -> AsyncIterator[Sequence[Queue]]:
+        """All of them, also those that are deleted meanwhile."""
+        there = list(queues)
+        for start in range(0, len(there), QUEUES_AT_ONCE):
+            if start:
+                await self.lane.turn()
+            yield there[start : start + QUEUES_AT_ONCE]
+
     # -- where dead letters go ----------------------------------------------------------------------------------------
 
     async def distinct_settings(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[QueueSettings]:
         """The settings there are. Queues declared alike share theirs, so that of 100,000 queues there are few."""
-        queues = list(self._state.namespace(namespace).queues.values())
         found: dict[int, QueueSettings] = {}
-        for start in range(0, len(queues), NAMES_AT_ONCE):
-            if start:
-                await self.lane.turn()
-            found |= {id(queue.settings): queue.settings for queue in queues[start : start + NAMES_AT_ONCE]}
+        async for some in self._in_slices(self._state.namespace(namespace).queues.values()):
+            found |= {id(queue.settings): queue.settings for queue in some}
         return list(found.values())
 
     def reached(self, exchange: str, routing_key: str, *, namespace: str = DEFAULT_NAMESPACE) -> tuple[str, ...]:

@@ -56,10 +56,8 @@ def received_before(call: Call, target: Target, deaths: Sequence[Death]) -> int:
     return sum(death.delivery_count for death in deaths)
 
 
-def sources(call: Call, name: str, namespace: str) -> list[str]:
+async def sources(call: Call, target: Target) -> list[str]:
     """The queues whose dead letters go to this one."""
-    return [
-        source
-        for source in call.queue_names(namespace)
-        if dead_letter_target(source, call.broker.queue_settings(source, namespace=namespace)) == name
-    ]
+    return await call.broker.queues_where(
+        lambda source, settings: dead_letter_target(source, settings) == target.name, namespace=target.namespace
+    )

@@ -33,11 +33,7 @@ class ShowInfo(Command):
 
     async def run(self, door: Door) -> Info:
         broker = door.broker
-        queues = messages = 0
-        for namespace in broker.namespaces():
-            for name in broker.queue_names(namespace=namespace):
-                queues += 1
-                messages += broker.message_count(name, namespace=namespace)
+        queues, messages = await broker.totals()
         refusal = broker.refusal
         return Info(
             __version__,

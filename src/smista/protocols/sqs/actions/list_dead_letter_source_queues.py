@@ -22,6 +22,6 @@ class ListDeadLetterSourceQueues(QueueParameters, rename="pascal", kw_only=True)
 
     async def run(self, call: Call) -> Answer:
         target = call.target(self.queue_url)
-        names, token = page(sources(call, target.name, target.namespace), self.max_results, self.next_token)
+        names, token = page(await sources(call, target), self.max_results, self.next_token)
         urls = [call.url(name, target.account, target.region) for name in names]
         return SourceQueuesAnswer(urls, token or msgspec.UNSET)

@@ -30,7 +30,7 @@ class StartMessageMoveTask(Parameters, rename="pascal", kw_only=True):
                 f"Value {rate} for parameter MaxNumberOfMessagesPerSecond is invalid. Reason: You must enter a value "
                 f"between 1 and {RATE_MAX}."
             )
-        if not sources(call, source.name, source.namespace):
+        if not await sources(call, source):
             raise invalid("Source queue must be configured as a Dead Letter Queue.")
         to = None
         if self.destination_arn:
