@@ -121,9 +121,6 @@ class Topology:
         for exchange in self._exchanges.values():
             yield from exchange.bindings
 
-    def bindings_from(self, exchange: str) -> tuple[Binding, ...]:
-        return tuple(self.exchange(exchange).bindings)
-
     def bindings_of_queue(self, queue: str) -> tuple[Binding, ...]:
         """In the order they were made. The default exchange's implied one is not among them."""
         return tuple(self._bindings_to.get(queue, ()))
