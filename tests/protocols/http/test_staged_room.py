@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,13 +13,15 @@ import pyarrow as pa
 import pytest
 
 from smista.engine import Broker, BrokerSettings
-from smista.errors import LowDisk, LowMemory
+from smista.errors import BrokerError, LowDisk, LowMemory
 from smista.log import MemoryLog
 from smista.protocols.http import staged_rows
+from smista.protocols.http import staging as staging_module
 from smista.protocols.http.errors import RequestTooLarge
-from smista.protocols.http.staged_files import Stage
+from smista.protocols.http.staged_files import HEAD_BYTES, Stage
 from smista.protocols.http.staging import Staging
 from tests.protocols.http.arrow_reader import stream
+from tests.waiting import PATIENCE_S, until
 
 LARGE = 1 << 30
 
@@ -60,10 +65,122 @@ async def test_what_was_staged_before_a_restart_counts(broker: Broker, tmp_path:
     await before.stage(Stage("job", "1", 0, 0), these(data), LARGE)
     await before.close()
     staging = Staging(lambda: broker, tmp_path, total_bytes_max=len(data))
-    await staging.sweep()
     with pytest.raises(LowDisk):
         await staging.stage(Stage("job", "2", 0, 0), these(data), LARGE)
     await staging.close()
+
+
+async def test_a_part_that_is_sent_again_takes_its_room_once(broker: Broker, tmp_path: Path) -> None:
+    data = stream(rows(10))
+    staging = Staging(lambda: broker, tmp_path, total_bytes_max=2 * len(data))
+    for _ in range(4):
+        await staging.stage(Stage("job", "1", 0, 0), these(data), LARGE)
+    await staging.stage(Stage("job", "1", 0, 1), these(data), LARGE)
+    with pytest.raises(LowDisk):
+        await staging.stage(Stage("job", "1", 0, 1), these(data), LARGE)
+    await staging.discard("job", "1")
+    await staging.stage(Stage("job", "1", 0, 1), these(data), LARGE)
+    await staging.close()
+
+
+async def test_a_batch_that_goes_while_a_sweep_looks_gives_its_room_back(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = stream(rows(10))
+    staging = Staging(lambda: broker, tmp_path, total_bytes_max=len(data))
+    await staging.stage(Stage("job", "1", 0, 0), these(data), LARGE)
+    has_looked, may_go_on = threading.Event(), threading.Event()
+    really = staging.files.batches
+
+    def slowly() -> object:
+        found = really()
+        has_looked.set()
+        assert may_go_on.wait(PATIENCE_S)
+        return found
+
+    monkeypatch.setattr(staging.files, "batches", slowly)
+    sweeping = asyncio.create_task(staging.sweep())
+    await until(has_looked.is_set)
+    await staging.discard("job", "1")
+    may_go_on.set()
+    await sweeping
+    await staging.stage(Stage("job", "2", 0, 0), these(data), LARGE)
+    await staging.close()
+
+
+class Clients:
+    """They do whatever comes to their minds, all at once."""
+
+    def __init__(self, staging: Staging, draw: random.Random) -> None:
+        self._staging = staging
+        self._draw = draw
+        self._batch = 0
+
+    async def act(self) -> None:
+        with contextlib.suppress(BrokerError, Gone):
+            await self._act()
+
+    async def _act(self) -> None:
+        draw, job, batch = self._draw, self._draw.choice("ab"), str(self._batch + self._draw.randrange(2))
+        match draw.choice(["stage"] * 8 + ["discard", "commit", "sweep", "next"]):
+            case "stage":
+                await self._stage(Stage(job, batch, draw.randrange(2), 0))
+            case "discard":
+                await self._staging.discard(job, batch)
+            case "commit":
+                await self._staging.commit(job, batch, [(0, 0)], queue="q")
+            case "sweep":
+                await self._staging.sweep()
+            case _:
+                self._batch += 1  # what was committed cannot be again
+
+    async def _stage(self, stage: Stage) -> None:
+        draw = self._draw
+        data = stream(rows(draw.randrange(1, 20)))
+        cut = draw.randrange(len(data))
+        chunks = draw.choice([these(data[:cut], data[cut:])] * 4 + [these(data[:cut]), leaving(data[:cut])])
+        staging = asyncio.create_task(self._staging.stage(stage, chunks, LARGE))
+        if draw.random() < 0.3:
+            await asyncio.sleep(draw.random() / 100)
+            staging.cancel()
+        await asyncio.wait({staging})
+        if not staging.cancelled():
+            await staging
+
+
+class Gone(Exception):
+    """The client is."""
+
+
+async def leaving(chunk: bytes) -> AsyncIterator[bytes]:
+    yield chunk
+    raise Gone
+
+
+def on_disk_bytes(folder: Path) -> int:
+    return sum(max(0, file.stat().st_size - HEAD_BYTES) for file in folder.rglob("*.*") if file.is_file())
+
+
+async def has_counted(staging: Staging, folder: Path) -> None:
+    await until(lambda: staging._room.total_bytes == on_disk_bytes(folder))
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_at_rest_what_counts_is_what_is_on_disk(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    draw = random.Random(seed)
+    monkeypatch.setattr(staging_module, "WRITE_BYTES", 500)
+    total_bytes_max = draw.choice([5_000, LARGE])
+    for _ in range(3):  # each goes on with what the one before it has left
+        staging = Staging(
+            lambda: broker, tmp_path, expires_ms=draw.choice([1, 100_000]), total_bytes_max=total_bytes_max
+        )
+        clients = Clients(staging, draw)
+        for _ in range(15):
+            await asyncio.gather(*(clients.act() for _ in range(draw.randrange(1, 8))))
+            await has_counted(staging, tmp_path)
+        await staging.close()
 
 
 async def test_nothing_is_staged_where_the_disk_is_nearly_full(broker: Broker, tmp_path: Path) -> None:

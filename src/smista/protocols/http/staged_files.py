@@ -4,23 +4,30 @@
 
 The head says what the stream holds and has its CRC. A file gets its name when it is whole, checked and synced, so
 whatever has a name can be published; what a crash left behind has another and is swept away. Every call here blocks.
+
+A file is named or removed, and counted in the room, in one step: under `changing`. So what is counted is what is there,
+whoever gives up waiting for one of these calls.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import struct
+import threading
 import time
 import uuid
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from smista.core.staging import Load
 from smista.log import files
 from smista.protocols.http.errors import InvalidRequest, StageDamaged, StageNotFound
+from smista.protocols.http.staged_room import StagedRoom
 
 HEAD_BYTES = 64
 _HEAD = struct.Struct("<8sIQQQI")
@@ -53,8 +60,11 @@ def check_name(kind: str, name: str) -> None:
 
 
 class StagedFiles:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, room: StagedRoom) -> None:
         self.folder = folder
+        self.room = room
+        self.changing = threading.Lock()
+        """Held while files get their names or are removed."""
 
     def batch_folder(self, job: str, batch: str) -> Path:
         check_name("job", job)
@@ -93,64 +103,119 @@ class StagedFiles:
     def discard(self, job: str, batch: str) -> int:
         """Remove all of a batch; returns how many files that were."""
         folder = self.batch_folder(job, batch)
-        try:
-            count = sum(not name.name.startswith(".") for name in folder.iterdir())
-        except FileNotFoundError:
-            return 0
-        shutil.rmtree(folder, ignore_errors=True)
+        with self.changing:
+            try:
+                count = sum(not name.name.startswith(".") for name in folder.iterdir())
+            except FileNotFoundError:
+                count = 0
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+            # What could not be removed still takes its room. What is being written is counted by whoever writes it.
+            left = {name: size for name, size in _sizes(folder).items() if not name.startswith(".")}
+            self.room.are_there((job, batch), left)
         try:
             folder.parent.rmdir()
         except OSError:
             return count  # the job has other batches
         return count
 
-    def batches(self) -> list[tuple[str, str, float, int]]:
-        """Job, batch, age in seconds since something was last staged, and bytes, of all that is there."""
+    def count(self) -> None:
+        """Count in the room all that is there. Before anything is staged: what is being written would count twice."""
+        with self.changing:
+            for job, batch, folder in self._folders():
+                self.room.are_there((job, batch), _sizes(folder))
+
+    def batches(self) -> list[tuple[str, str, float]]:
+        """Job, batch, and age in seconds since something was last staged, of all that is there."""
         found = []
-        for folder in self.folder.glob("job-*/batch-*"):
+        for job, batch, folder in self._folders():
             try:
-                age_s = time.time() - folder.stat().st_mtime
-                size = sum(file.stat().st_size - HEAD_BYTES for file in folder.iterdir())
+                found.append((job, batch, time.time() - folder.stat().st_mtime))
             except FileNotFoundError:
                 continue
-            job, batch = folder.parent.name.removeprefix("job-"), folder.name.removeprefix("batch-")
-            found.append((job, batch, age_s, size))
         return found
+
+    def _folders(self) -> Iterator[tuple[str, str, Path]]:
+        for folder in self.folder.glob("job-*/batch-*"):
+            yield folder.parent.name.removeprefix("job-"), folder.name.removeprefix("batch-"), folder
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """By name, what was staged in each file of a batch."""
+    try:
+        return {file.name: max(0, file.stat().st_size - HEAD_BYTES) for file in folder.iterdir()}
+    except FileNotFoundError:
+        return {}
 
 
 class StageWriter:
-    """A file that is being staged. `finish` or `abort` ends it."""
+    """A file that is being staged. `finish` or `abort` ends it; `abort` may be called whatever else is under way, and
+    after `finish` it does nothing."""
 
     def __init__(self, staged: StagedFiles, stage: Stage) -> None:
+        self._staged = staged
+        self._stage = stage
         self._path = staged.path(stage)
-        _make_folder(self._path.parent)
         self.part = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
-        self._file = self.part.open("wb")
-        self._file.write(bytes(HEAD_BYTES))
+        self._file: BinaryIO | None = None
+        """While it is written."""
+        self._taken_bytes = 0
+        """What it has in the room as long as it has no name."""
         self._crc = 0
+        self._is_aborted = False
+        self._writing = threading.Lock()
+
+    def open(self) -> None:
+        _make_folder(self._path.parent)
+        with self._writing:
+            if not self._is_aborted:
+                self._file = self.part.open("wb")
+                self._file.write(bytes(HEAD_BYTES))
 
     def write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._crc = zlib.crc32(data, self._crc)
+        """Raises `LowDisk` where there is no room for it."""
+        with self._writing:
+            if self._file is not None:
+                self._staged.room.take(len(data))
+                self._taken_bytes += len(data)
+                self._file.write(data)
+                self._crc = zlib.crc32(data, self._crc)
 
     def flush(self) -> None:
         """All that was written can be read by its name from now on."""
-        self._file.flush()
+        with self._writing:
+            if self._file is not None:
+                self._file.flush()
 
     def finish(self, load: Load) -> None:
         """It was found good: give it its head and its name, for good."""
         head = _HEAD.pack(_MAGIC, self._crc, load.rows, load.body_bytes, load.body_bytes_max, load.priority_max)
-        self._file.seek(0)
-        self._file.write(head)
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        files.rename(self.part, self._path)
+        with self._writing:
+            if self._file is None:
+                return
+            self._file.seek(0)
+            self._file.write(head)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            with self._staged.changing:
+                files.rename(self.part, self._path)
+                batch = (self._stage.job, self._stage.batch)
+                self._staged.room.staged(batch, self._path.name, self._taken_bytes)
+                self._taken_bytes = 0
+            self._file = None
         files.sync_directory(self._path.parent)
 
     def abort(self) -> None:
-        self._file.close()
-        self.part.unlink(missing_ok=True)
+        with self._writing:
+            self._is_aborted = True
+            if self._file is None:
+                return
+            with contextlib.suppress(OSError):  # what was not written yet may not fit on the disk
+                self._file.close()
+            self._file = None
+            self.part.unlink(missing_ok=True)
+            self._staged.room.give_back(self._taken_bytes)
 
 
 def _make_folder(folder: Path) -> None:

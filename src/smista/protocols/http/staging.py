@@ -68,6 +68,8 @@ class Staging:
         self._discarding: dict[tuple[str, str], asyncio.Task[int]] = {}
         """By batch: its files are being removed, and nothing else may be done with them until that is over."""
         self._sweeping: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[None] | None = None
+        """Counts, once, what was there before the broker was started."""
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -79,7 +81,7 @@ class Staging:
 
     async def close(self) -> None:
         """Stop where it is; another start goes on."""
-        tasks = [*self._commits.values(), *([self._sweeping] if self._sweeping is not None else [])]
+        tasks = [*self._commits.values(), *(each for each in (self._sweeping, self._counting) if each is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -90,7 +92,7 @@ class Staging:
     @property
     def files(self) -> StagedFiles:
         if self._files is None:
-            self._files = StagedFiles(self._folder or Path(tempfile.mkdtemp(prefix="smista-staged-")))
+            self._files = StagedFiles(self._folder or Path(tempfile.mkdtemp(prefix="smista-staged-")), self._room)
         return self._files
 
     # -- staging ------------------------------------------------------------------------------------------------------
@@ -99,6 +101,7 @@ class Staging:
         """Keep a stream of Arrow under this name; returns what it holds when it is on disk. `bytes_max` is what it may
         have when it is decompressed; what it may have on the wire is for those who make the chunks."""
         await asyncio.to_thread(arrow.load)
+        await self._counted()
         refusal = self._broker().refusal
         if refusal is not None:
             raise refusal
@@ -117,20 +120,23 @@ class Staging:
                 del self._staging[key]
 
     async def _stage(self, stage: Stage, chunks: AsyncIterator[bytes], bytes_max: int) -> Load:
-        writer = await asyncio.to_thread(StageWriter, self.files, stage)
-        key = (stage.job, stage.batch)
-        taken_bytes = 0
+        writer = StageWriter(self.files, stage)
         try:
+            await asyncio.to_thread(writer.open)
             async for data in _joined(chunks):
-                self._room.take(key, len(data))
-                taken_bytes += len(data)
                 await asyncio.to_thread(self._write, writer, data)
             async with self._surveying:
                 return await asyncio.to_thread(_finish, writer, bytes_max)
         except BaseException:
-            writer.abort()
-            self._room.give_back(key, taken_bytes)
+            # In a thread, since it waits for one that is still at it; and whatever becomes of us.
+            await asyncio.shield(asyncio.to_thread(writer.abort))
             raise
+
+    async def _counted(self) -> None:
+        """What is there from before takes room too, so it is counted before anything is staged."""
+        if self._counting is None or (self._counting.done() and self._counting.exception() is not None):
+            self._counting = asyncio.create_task(asyncio.to_thread(self.files.count))
+        await asyncio.shield(self._counting)
 
     def _write(self, writer: StageWriter, data: bytes) -> None:
         self._room.check_disk(writer.part.parent)
@@ -149,13 +155,9 @@ class Staging:
         if key not in self._discarding:
             # A task of its own: who asked may be gone before the files are.
             removing = asyncio.create_task(asyncio.to_thread(self.files.discard, job, batch))
-            removing.add_done_callback(lambda _: self._discarded(key))
+            removing.add_done_callback(lambda _: self._discarding.pop(key))
             self._discarding[key] = removing
         return await asyncio.shield(self._discarding[key])
-
-    def _discarded(self, key: tuple[str, str]) -> None:
-        del self._discarding[key]
-        self._room.discarded(key)
 
     def _check_free(self, job: str, batch: str) -> None:
         commit = self._broker().find_commit(job, batch)
@@ -269,8 +271,7 @@ class Staging:
     async def sweep(self) -> None:
         """Discard what nobody has committed in time."""
         found = await asyncio.to_thread(self.files.batches)
-        self._room.found(((job, batch), size) for job, batch, _, size in found if (job, batch) not in self._staging)
-        for job, batch, age_s, _ in found:
+        for job, batch, age_s in found:
             if age_s * 1000 >= self._expires_ms and (job, batch) not in self._staging:
                 with contextlib.suppress(StageBusy, InvalidRequest):
                     await self.discard(job, batch)
