@@ -53,6 +53,8 @@ class Connections:
         self.turns = turns
         self.refusals: Counter[str] = Counter()
         """How often something was refused, by the refusal's code."""
+        self.kept_bytes = 0
+        """What has come in by WebSocket and the application has not taken."""
         self._open: set[Watched] = set()
         self._turned_away: set[Watched] = set()
         shortest_s = min(settings.header_timeout_s, settings.body_timeout_s, settings.keep_alive_s)

@@ -36,10 +36,12 @@ CUT_OFF_S = 1.0
 
 class HttpServer(uvicorn.Server):
     def __init__(self, application: Any, settings: ServerSettings, turns: Turns) -> None:
+        protocol = make_protocol(settings, turns)
+        self.connections = protocol.shared
         super().__init__(
             uvicorn.Config(
                 application,
-                http=make_protocol(settings, turns),
+                http=protocol,
                 ws=WebSocketProtocol,
                 lifespan="off",
                 log_config=None,

@@ -130,6 +130,8 @@ class Server:
         if serving.done():
             await serving
         self._door.broker = broker
+        broker.count_in_memory(self._door.kept_bytes)
+        broker.count_in_memory(lambda: http.connections.kept_bytes)
         self._door.staging.start()
         self._sqs.resume(broker)
         amqp = AmqpDoor(broker, self._amqp_settings(), self._turns)

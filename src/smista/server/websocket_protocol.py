@@ -54,6 +54,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.look_at = 0.0
         self.output: Output
         self.is_ending = False
+        self._fragments_bytes = self._queued_bytes = self._kept_bytes = 0
+        """Of the message that is not whole, apart from the frame that is not; of those that the application has not
+        taken yet; and what counts of all."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -67,6 +70,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.shared.leave(self)
         self._intake.close()
         super().connection_lost(exc)
+        self._keep(0)
         # It and its protocol hold each other: without the garbage collector they would stay for ever.
         self.conn.parser.close()
 
@@ -79,10 +83,27 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._intake.drop()
             return
         super().data_received(data)
+        self._count()
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             self.shared.refused(NO_HANDSHAKE, self.client)
             self.transport.write(NO_HANDSHAKE.wire(self.default_headers))
             self._end()
+
+    def _count(self) -> None:
+        """What has come in and the application has not taken takes memory."""
+        self._keep(len(self.conn.reader.buffer) + self._fragments_bytes + self._queued_bytes)
+
+    def _keep(self, count: int) -> None:
+        self.shared.kept_bytes += count - self._kept_bytes
+        self._kept_bytes = count
+
+    async def receive(self) -> Any:
+        message = await super().receive()
+        if self._queued_bytes and self.queue.empty():
+            self._queued_bytes = 0
+            if self._kept_bytes:
+                self._count()
+        return message
 
     def look(self, now: float) -> None:
         if not self.writable.is_set():
@@ -130,9 +151,21 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.conn.fail(CloseCode.MESSAGE_TOO_BIG, f"more than {FRAGMENTS_MAX} fragments")
             self.handle_parser_exception()
             return
+        self._fragments_bytes += len(event.data)
         super().handle_cont(event)
 
+    def handle_text(self, event: Frame) -> None:
+        self._fragments_bytes = len(event.data)
+        super().handle_text(event)
+
+    def handle_bytes(self, event: Frame) -> None:
+        self._fragments_bytes = len(event.data)
+        super().handle_bytes(event)
+
     def send_receive_event_to_app(self) -> None:
+        if not self.close_sent:
+            self._queued_bytes += self._fragments_bytes
+        self._fragments_bytes = 0
         if self.curr_msg_data_type == "text" and not self.close_sent:
             try:
                 b"".join(self.frames).decode()

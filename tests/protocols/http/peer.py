@@ -9,6 +9,7 @@ import msgspec
 
 from smista.engine import Broker
 from smista.protocols.http.formats import JSON
+from smista.protocols.http.held import Held, HeldBytes
 from smista.protocols.http.staging import Staging
 from smista.protocols.http.stream import Stream
 
@@ -19,6 +20,7 @@ class Peer:
     def __init__(self, broker: Broker) -> None:
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._frames: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.held = HeldBytes()
         self.stream = Stream(
             broker,
             Staging(lambda: broker, None),
@@ -27,6 +29,7 @@ class Peer:
             self._send,
             peer="test",
             output_bytes_max=1 << 20,
+            held=Held(self.held),
         )
         self.running = asyncio.create_task(self.stream.run())
 

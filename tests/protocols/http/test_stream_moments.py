@@ -239,3 +239,19 @@ async def test_very_many_go_back_in_slices(broker: Broker, monkeypatch: pytest.M
     assert len(seen) > 3
     bodies = [delivery.body for delivery in await broker.receive("wide", 2_000)]
     assert bodies == [b"%d" % number for number in range(2_000)]
+
+
+async def test_an_array_counts_as_long_as_its_requests_wait_for_one_another(broker: Broker) -> None:
+    await broker.declare_queue("empty")
+    waits = ("queue.receive", {"queue": "empty", "wait_ms": 60_000})
+    publishes = ("queue.publish", {"queue": "empty", "message": "x" * 10_000})
+    peer = Peer(broker)
+    peer.send_array(waits, publishes)
+    await until(lambda: peer.held.count > 10_000)
+    await broker.publish("empty", [Publication(b"x")])
+    assert len(await peer.next()) == 2
+    assert peer.held.count == 0
+    peer.send_array(waits, waits, publishes)
+    await until(lambda: peer.held.count > 10_000)
+    await peer.go()
+    assert peer.held.count == 0

@@ -19,6 +19,7 @@ from smista.protocols.bulk.reader import LogReader
 from smista.protocols.http import claim_rows, log_paths, metrics, octets, openapi, page, rest, routes, staged_put
 from smista.protocols.http.access import READABLE_BY, Access, is_preflight, readable, respond_preflight
 from smista.protocols.http.asgi import (
+    HELD,
     Disconnected,
     Receive,
     Scope,
@@ -60,6 +61,7 @@ from smista.protocols.http.errors import (
     error_body,
 )
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
+from smista.protocols.http.held import Held, HeldBytes
 from smista.protocols.http.messages import MessageView
 from smista.protocols.http.staging import Staging
 from smista.protocols.http.stream import Stream
@@ -136,8 +138,13 @@ class HttpDoor:
         self._output_bytes_max = output_bytes_max
         self._accepted_headers = [(FRAME_BYTES_MAX_HEADER, str(websocket_frame_bytes_max).encode())]
         self._streams: set[Stream] = set()
+        self._held = HeldBytes()
         self.sqs: Neighbour | None = None
         """Another door on the same port, asked first."""
+
+    def kept_bytes(self) -> int:
+        """What has come in and is not the broker's yet."""
+        return self._held.count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -154,10 +161,14 @@ class HttpDoor:
                 scope[READABLE_BY] = origin
                 send = readable(send, origin)
             if kind == "http":
-                if self.sqs is not None and self.sqs.claims(scope):
-                    await self.sqs(scope, receive, send)
-                else:
-                    await self._http(scope, receive, send)
+                held = scope[HELD] = Held(self._held)
+                try:
+                    if self.sqs is not None and self.sqs.claims(scope):
+                        await self.sqs(scope, receive, send)
+                    else:
+                        await self._http(scope, receive, send)
+                finally:
+                    held.release()
             elif kind == "websocket":
                 await self._websocket(scope, receive, send)
             else:
@@ -204,7 +215,7 @@ class HttpDoor:
                 came_in = request_format(scope)
                 written_in = answer_format(scope, came_in)
                 check_length(scope, self._request_bytes_max)
-                body = await read_body(receive, self._request_bytes_max)
+                body = await read_body(scope, receive, self._request_bytes_max)
                 answer = await self._command(scope, came_in, written_in, body, receive)
                 await respond(send, 200, written_in.content_type, written_in.encode(answer))
             elif path in log_paths.PATHS:
@@ -247,7 +258,7 @@ class HttpDoor:
     async def _rest(self, scope: Scope, written_in: Format, receive: Receive, send: Send) -> None:
         rows = claim_rows.asks_for_rows(scope)
         if rows is not None:
-            await claim_rows.respond_rows(self._ready(), rows, receive, send, has_body=scope["method"] == "GET")
+            await claim_rows.respond_rows(self._ready(), rows, scope, receive, send)
             return
         name = staged_put.asks_to_stage(scope)
         if name is not None:
@@ -256,7 +267,7 @@ class HttpDoor:
             return
         route, path_fields = routes.find(scope["method"], scope.get("raw_path") or scope["path"].encode())
         check_length(scope, self._request_bytes_max)
-        body = await read_body(receive, self._request_bytes_max)
+        body = await read_body(scope, receive, self._request_bytes_max)
         command, came_in = rest.read(route, path_fields, scope, body)
         is_octets = isinstance(command, ReceiveCommand) and wants_octets(scope)
         if isinstance(command, ReceiveCommand) and is_octets:
@@ -320,6 +331,7 @@ class HttpDoor:
             await _refuse_websocket(send, error)
             return
         await send({"type": "websocket.accept", "subprotocol": chosen, "headers": self._accepted_headers})
+        held = Held(self._held)
         stream = Stream(
             broker,
             self.staging,
@@ -328,12 +340,14 @@ class HttpDoor:
             send,
             peer=_peer(scope),
             output_bytes_max=self._output_bytes_max,
+            held=held,
         )
         self._streams.add(stream)
         try:
             await stream.run()
         finally:
             self._streams.discard(stream)
+            held.release()
 
     def _choose_subprotocol(self, scope: Scope) -> str | None:
         """The one of ours that the client named first; None where it named none. Raises why there is no stream."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from smista.errors import BrokerClosed
 from smista.protocols.http.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Format
+from smista.protocols.http.held import Held, HeldBytes
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -20,6 +21,8 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
 T = TypeVar("T")
+HELD = "smista.held"
+"""Where a scope has what its request holds."""
 
 _MESSAGE_PACK_TYPES = frozenset(
     (b"application/msgpack", b"application/x-msgpack", b"application/vnd.msgpack", b"application/messagepack")
@@ -100,11 +103,13 @@ def wants_octets(scope: Scope) -> bool:
     return False
 
 
-async def read_body(receive: Receive, bytes_max: int) -> bytes:
+async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
     event = await receive()
     if event["type"] == "http.disconnect":
         raise Disconnected
     body: bytes = event.get("body", b"")
+    held = held_by(scope)
+    held.add(len(body))
     if not event.get("more_body", False):
         if len(body) > bytes_max:
             raise _too_large(bytes_max)
@@ -116,11 +121,18 @@ async def read_body(receive: Receive, bytes_max: int) -> bytes:
         if event["type"] == "http.disconnect":
             raise Disconnected
         body = event.get("body", b"")
+        held.add(len(body))
         size += len(body)
         if size > bytes_max:
             raise _too_large(bytes_max)
         parts.append(body)
     return b"".join(parts)
+
+
+def held_by(scope: Scope) -> Held:
+    """What the request holds, as `HttpDoor` counts it."""
+    held: Held | None = scope.get(HELD)
+    return Held(HeldBytes()) if held is None else held
 
 
 def check_length(scope: Scope, bytes_max: int) -> None:

@@ -57,9 +57,9 @@ def asks_for_rows(scope: Scope) -> ClaimSlice | None:
     return rest.named(ClaimSlice, path_fields, scope)
 
 
-async def respond_rows(broker: Broker, wanted: ClaimSlice, receive: Receive, send: Send, *, has_body: bool) -> None:
+async def respond_rows(broker: Broker, wanted: ClaimSlice, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with the rows. What goes wrong after the first byte cuts the connection: never a shorter answer."""
-    if await read_body(receive, 1 << 10):
+    if await read_body(scope, receive, 1 << 10):
         raise InvalidRequest(f"GET {ROWS_PATH} takes no body; say it in the query.")
     pyarrow = await asyncio.to_thread(arrow.load)
     batches = await broker.read_claim(
@@ -73,7 +73,7 @@ async def respond_rows(broker: Broker, wanted: ClaimSlice, receive: Receive, sen
     )
     headers = [(b"content-type", arrow.CONTENT_TYPE)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    if not has_body:
+    if scope["method"] == "HEAD":
         await send({"type": "http.response.body", "body": b""})
         return
     gone = asyncio.ensure_future(receive())

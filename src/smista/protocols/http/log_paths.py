@@ -103,7 +103,7 @@ async def answer(
     """Answer a request to one of the paths; raises why it is refused."""
     if scope["method"] not in ("GET", "HEAD"):
         raise MethodNotAllowed(scope["method"], ["GET", "HEAD"])
-    if await read_body(receive, 0):
+    if await read_body(scope, receive, 0):
         raise InvalidRequest("A GET takes no body; say it in the query.")
     match scope["path"]:
         case "/v1/log":

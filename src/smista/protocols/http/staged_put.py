@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from smista.protocols.http import arrow, rest, routes
-from smista.protocols.http.asgi import Disconnected, Receive, Scope, check_length, header, kind_of, unsupported
+from smista.protocols.http.asgi import Disconnected, Receive, Scope, check_length, header, held_by, kind_of, unsupported
 from smista.protocols.http.commands.staged import StageName, StageNumber
 from smista.protocols.http.errors import MethodNotAllowed, RequestTooLarge
 from smista.protocols.http.routes import Route
@@ -48,7 +48,7 @@ async def put(staging: Staging, name: Stage, scope: Scope, receive: Receive, byt
     if content_type is None or kind_of(content_type) not in (arrow.CONTENT_TYPE, b"application/octet-stream"):
         raise unsupported(content_type, arrow.CONTENT_TYPE.decode())
     _check(scope, bytes_max)
-    load = await staging.stage(name, _chunks(receive, bytes_max), bytes_max)
+    load = await staging.stage(name, _chunks(receive, bytes_max), bytes_max, held_by(scope))
     return Staged(load.rows, load.body_bytes)
 
 

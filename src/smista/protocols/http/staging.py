@@ -27,6 +27,7 @@ from smista.engine import Broker
 from smista.errors import BrokerError
 from smista.protocols.http import arrow, staged_rows
 from smista.protocols.http.errors import InvalidRequest, StageBusy, StageDamaged, StageNotFound
+from smista.protocols.http.held import Held, HeldBytes
 from smista.protocols.http.staged_files import HEAD_BYTES, Stage, StagedFiles, StageWriter, check_name
 from smista.protocols.http.staged_room import StagedRoom
 
@@ -97,9 +98,10 @@ class Staging:
 
     # -- staging ------------------------------------------------------------------------------------------------------
 
-    async def stage(self, stage: Stage, chunks: AsyncIterator[bytes], bytes_max: int) -> Load:
+    async def stage(self, stage: Stage, chunks: AsyncIterator[bytes], bytes_max: int, held: Held | None = None) -> Load:
         """Keep a stream of Arrow under this name; returns what it holds when it is on disk. `bytes_max` is what it may
-        have when it is decompressed; what it may have on the wire is for those who make the chunks."""
+        have when it is decompressed; what it may have on the wire is for those who make the chunks. `held` counts those
+        that are not written yet, and is released by who gives it."""
         await asyncio.to_thread(arrow.load)
         await self._counted()
         refusal = self._broker().refusal
@@ -109,7 +111,7 @@ class Staging:
         key = (stage.job, stage.batch)
         self._staging[key] += 1
         try:
-            return await self._stage(stage, chunks, bytes_max)
+            return await self._stage(stage, _joined(chunks, held or Held(HeldBytes())), bytes_max)
         except FileNotFoundError:
             raise StageNotFound(
                 f"Batch {stage.batch} of job {stage.job!r} was discarded while it was staged."
@@ -123,7 +125,7 @@ class Staging:
         writer = StageWriter(self.files, stage)
         try:
             await asyncio.to_thread(writer.open)
-            async for data in _joined(chunks):
+            async for data in chunks:
                 await asyncio.to_thread(self._write, writer, data)
             async with self._surveying:
                 return await asyncio.to_thread(_finish, writer, bytes_max)
@@ -285,18 +287,21 @@ async def _ahead(slices: Iterator[list[Row]]) -> AsyncIterator[list[Row]]:
         yield rows
 
 
-async def _joined(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _joined(chunks: AsyncIterator[bytes], held: Held) -> AsyncIterator[bytes]:
     """The chunks, put together to what is worth a call into a thread."""
     pending: list[bytes] = []
     pending_bytes = 0
     async for chunk in chunks:
         pending.append(chunk)
         pending_bytes += len(chunk)
+        held.add(len(chunk))
         if pending_bytes >= WRITE_BYTES:
             yield b"".join(pending)
+            held.add(-pending_bytes)
             pending, pending_bytes = [], 0
     if pending:
         yield b"".join(pending)
+        held.add(-pending_bytes)
 
 
 def _finish(writer: StageWriter, bytes_max: int) -> Load:

@@ -39,6 +39,7 @@ from smista.protocols.http.commands.receiving import Consume, Messages
 from smista.protocols.http.commands.receiving import Receive as ReceiveCommand
 from smista.protocols.http.errors import ErrorBody, RequestCancelled, TooManyRequests, UnknownCommand, error_body
 from smista.protocols.http.formats import JSON, Format
+from smista.protocols.http.held import Held, HeldBytes
 from smista.protocols.http.messages import MessageView
 from smista.protocols.http.outbox import Outbox
 from smista.protocols.http.staging import Staging
@@ -128,7 +129,10 @@ class Stream:
         *,
         peer: str,
         output_bytes_max: int,
+        held: Held | None = None,
     ) -> None:
+        """`held` counts the arrays that are under way, and is released by who gives it."""
+        self._held = held or Held(HeldBytes())
         self._broker = broker
         self._format = spoken
         self._decoders = DECODERS[spoken]
@@ -207,7 +211,7 @@ class Stream:
                 await asyncio.sleep(0)
                 await self._subscriptions.settled()
         elif isinstance(frame, list):
-            await self._start_array(frame)
+            await self._start_array(frame, len(event.get("text") or event.get("bytes") or b""))
         else:
             self._outbox.put(self._format.encode(frame))
         return True
@@ -252,13 +256,17 @@ class Stream:
         if answer is not None:
             self._outbox.put(answer)
 
-    async def _start_array(self, requests: list[StreamRequest]) -> None:
+    async def _start_array(self, requests: list[StreamRequest], frame_bytes: int) -> None:
         """Start as many as can be started together: what comes in the next frame is started after them."""
         is_started = asyncio.Event()
-        self._start(self._answer_all(_in_order(requests), is_started))
+        self._start(self._answer_all(_in_order(requests), frame_bytes, is_started))
         await is_started.wait()
 
-    async def _answer_all(self, groups: Iterator[list[StreamRequest]], is_started: asyncio.Event) -> None:
+    async def _answer_all(
+        self, groups: Iterator[list[StreamRequest]], frame_bytes: int, is_started: asyncio.Event
+    ) -> None:
+        # All of its requests hold on to the frame, until the last of them begins.
+        self._held.add(frame_bytes)
         budget = Budget(self._output_bytes_max)
         answers: list[bytes | None] = []
         try:
@@ -267,6 +275,7 @@ class Stream:
                 is_started.set()
                 answers += await asyncio.gather(*started)
         finally:
+            self._held.add(-frame_bytes)
             # Whatever happens, frames are read on.
             is_started.set()
         told = [msgspec.Raw(answer) for answer in answers if answer is not None]

@@ -206,7 +206,7 @@ class SqsDoor:
         bytes_max = self._settings.request_bytes_max
         try:
             check_length(scope, bytes_max)
-            return await read_body(receive, bytes_max)
+            return await read_body(scope, receive, bytes_max)
         except RequestError as error:
             kind = REQUEST_TOO_LARGE if error.code == "request_too_large" else MALFORMED_INPUT
             raise SqsError(kind, str(error)) from None
