@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from tests.protocols.amqp.raw import HELLO, Raw, start_ok
@@ -26,6 +27,31 @@ def closed_after(address: tuple[str, int], data: bytes = b"") -> None:
 def told(server: ServerProcess, words: str) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in server.lines if line.startswith("{")]
     return [line for line in lines if words in line["message"]]
+
+
+def test_those_that_were_refused_last_are_told_at_a_stop() -> None:
+    with ServerProcess(None, "--log-format", "json") as server:
+
+        def ask(path: str, **headers: str) -> None:
+            with Caller(server.address) as http:
+                assert http.send("GET", path, None, **headers).status == 403
+
+        refused: dict[str, Callable[[], None]] = {
+            "does not go by the name": lambda: ask("/v1/queues", Host="evil.example"),
+            "may not use this broker": lambda: ask("/v1/queues", Origin="http://evil.example"),
+            "MissingAuthenticationToken": lambda: ask("/?Action=CreateQueue&QueueName=x"),
+            "not HTTP/1.1": lambda: closed_after(server.address, b"\x16\x03\x01\x02\x00 this is TLS\r\n\r\n"),
+            "not the header of AMQP": lambda: closed_after(server.amqp_address, b"GET / HTTP/1.1\r\n\r\n"),
+        }
+        for words, ask_for_it in refused.items():
+            ask_for_it()
+            eventually(lambda words=words: told(server, words), show=lambda: server.lines)  # type: ignore[misc]
+        for ask_for_it in refused.values():
+            for _ in range(TRIES):
+                ask_for_it()
+    for words in refused:
+        clients = [line["clients"] for line in told(server, words)]
+        assert sum(found["127.0.0.1"] for found in clients) == 1 + TRIES, words
 
 
 def test_connections_that_are_refused_are_told_with_their_number_in_few_lines() -> None:

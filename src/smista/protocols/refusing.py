@@ -21,6 +21,10 @@ class Refusing:
         """One more, from `host`. In `why` nothing may stand that is secret."""
         self._repeats.note(why, host)
 
+    def close(self) -> None:
+        """There will be no more: tell those of which no line has told yet."""
+        self._repeats.flush()
+
     def _tell(self, why: str | None, hosts: Counter[str]) -> None:
         fields = {**self._fields, "count": hosts.total()}
         if set(hosts) != {""}:

@@ -97,6 +97,10 @@ class Connections:
             self._refusing.note(refusal.message, "" if client is None else client[0])
         logger.debug("refused", extra=fields(code=refusal.code, client=client and f"{client[0]}:{client[1]}"))
 
+    def close(self) -> None:
+        """There will be no more of them: tell who was refused."""
+        self._refusing.close()
+
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is None:
             self._timer = loop.call_later(self._interval_s, self._sweep, loop)

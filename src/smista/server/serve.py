@@ -115,6 +115,8 @@ class Server:
                 self._door.drain()
                 http.should_exit = http.force_exit = True
                 await asyncio.wait((serving,))
+                self._door.close()
+                http.connections.close()
                 if self._stopping.is_set():
                     # The loop takes its handlers along, and a signal too many would then decide how the process ends.
                     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -110,6 +110,7 @@ class AmqpDoor:
             connection.abort()
         if self._watching is not None:
             self._watching.cancel()
+        self.refusing.close()
 
     # -- queues that go by themselves ---------------------------------------------------------------------------------
 

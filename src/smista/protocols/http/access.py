@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from smista.protocols.http import page
-from smista.protocols.http.asgi import Event, Scope, Send, text_of
+from smista.protocols.http.asgi import Event, Scope, Send, client_of, text_of
 from smista.protocols.http.errors import HostNotAllowed, OriginNotAllowed
 from smista.protocols.refusing import Refusing
 
@@ -91,10 +91,17 @@ class Access:
         self._origins = frozenset(origins)
         self._known_hosts: set[bytes] = set()
         """Values of `Host` that were good; looked up for each request."""
-        self._refusing = Refusing(logger, "requests", protocol="http")
+        self.refusing = Refusing(logger, "requests", protocol="http")
 
     def check(self, scope: Scope) -> bytes | None:
         """The foreign origin that was allowed to ask, which may then read the answer. Raises why it may not ask."""
+        try:
+            return self._check(scope)
+        except (HostNotAllowed, OriginNotAllowed) as error:
+            self.refusing.note(str(error), client_of(scope))
+            raise
+
+    def _check(self, scope: Scope) -> bytes | None:
         origins: list[bytes] | None = None
         host = site = b""
         for name, value in scope.get("headers", ()):
@@ -112,11 +119,9 @@ class Access:
                 self._check_origin(origin)
             return foreign[0] if foreign else None
         if site and site not in (b"same-origin", b"none") and not self._is_any_origin and not _opens_page(scope):
-            raise self._refused(
-                OriginNotAllowed(
-                    f"A page of another site asked for this (Sec-Fetch-Site: {text_of(site)[:40]!r}), and did not say "
-                    "which; only pages that `allowed_origins` names may ask, by fetch in mode cors."
-                )
+            raise OriginNotAllowed(
+                f"A page of another site asked for this (Sec-Fetch-Site: {text_of(site)[:40]!r}), and did not say "
+                "which; only pages that `allowed_origins` names may ask, by fetch in mode cors."
             )
         return None
 
@@ -124,12 +129,10 @@ class Access:
         place = _place(text_of(value))
         if place is None or not (self._is_any_host or self._is_our_name(place.name)):
             shown = text_of(value)[:100] if place is None else place.name[:100]
-            raise self._refused(
-                HostNotAllowed(
-                    f"This broker does not go by the name {shown!r}. If it is one of its names, say so: "
-                    "`allowed_hosts` in the configuration, SMISTA_ALLOWED_HOSTS or --allowed-hosts. "
-                    "Its address works without."
-                )
+            raise HostNotAllowed(
+                f"This broker does not go by the name {shown!r}. If it is one of its names, say so: "
+                "`allowed_hosts` in the configuration, SMISTA_ALLOWED_HOSTS or --allowed-hosts. "
+                "Its address works without."
             )
         # What many may choose, as with `*`, must not grow for ever.
         if len(self._known_hosts) >= KNOWN_HOSTS_MAX:
@@ -143,16 +146,10 @@ class Access:
 
     def _check_origin(self, origin: bytes) -> None:
         if not self._is_any_origin and text_of(origin).lower() not in self._origins:
-            raise self._refused(
-                OriginNotAllowed(
-                    f"Pages of {text_of(origin)[:100]!r} may not use this broker. If they should, say so: "
-                    "`allowed_origins` in the configuration, SMISTA_ALLOWED_ORIGINS or --allowed-origins."
-                )
+            raise OriginNotAllowed(
+                f"Pages of {text_of(origin)[:100]!r} may not use this broker. If they should, say so: "
+                "`allowed_origins` in the configuration, SMISTA_ALLOWED_ORIGINS or --allowed-origins."
             )
-
-    def _refused(self, error: HostNotAllowed | OriginNotAllowed) -> HostNotAllowed | OriginNotAllowed:
-        self._refusing.note(str(error))
-        return error
 
 
 def _opens_page(scope: Scope) -> bool:

@@ -93,6 +93,8 @@ class Neighbour(Protocol):
 
     def drain(self) -> None: ...
 
+    def close(self) -> None: ...
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
     async def refuse(self, scope: Scope, error: BrokerError, send: Send) -> None: ...
@@ -203,6 +205,12 @@ class HttpDoor:
             self.sqs.drain()
         for stream in list(self._streams):
             stream.close(1001, "the broker is stopping")
+
+    def close(self) -> None:
+        """Nobody asks any more: tell who was refused."""
+        self._access.refusing.close()
+        if self.sqs is not None:
+            self.sqs.close()
 
     # -- http ---------------------------------------------------------------------------------------------------------
 

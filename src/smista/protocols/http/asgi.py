@@ -42,6 +42,12 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return found
 
 
+def client_of(scope: Scope) -> str:
+    """The address of who asks; empty where nobody knows."""
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
 def text_of(value: bytes) -> str:
     """A header's value as text. HTTP leaves open how it is written: what is no UTF-8 was Latin-1."""
     try:

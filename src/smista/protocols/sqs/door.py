@@ -12,7 +12,17 @@ from collections.abc import Callable
 
 from smista.engine import Broker
 from smista.errors import BrokerError
-from smista.protocols.http.asgi import Disconnected, Receive, Scope, Send, check_length, kind_of, read_body, unsupported
+from smista.protocols.http.asgi import (
+    Disconnected,
+    Receive,
+    Scope,
+    Send,
+    check_length,
+    client_of,
+    kind_of,
+    read_body,
+    unsupported,
+)
 from smista.protocols.http.errors import RequestError
 from smista.protocols.refusing import Refusing
 from smista.protocols.sqs import json_protocol, query_protocol, signature
@@ -115,6 +125,10 @@ class SqsDoor:
         self._memory.draining.set()
         self._memory.move_tasks.stop()
 
+    def close(self) -> None:
+        """Nobody asks any more: tell who was refused."""
+        self._refusing.close()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         request_id = _request_id()
@@ -124,8 +138,7 @@ class SqsDoor:
             return
         except SqsError as error:
             if error.kind in NOT_LET_IN:
-                client = scope.get("client")
-                self._refusing.note(error.kind.code, client[0] if client else "")
+                self._refusing.note(error.kind.code, client_of(scope))
             await _refuse(request, request_id, error, send)
         except BrokerError as error:
             await _refuse(request, request_id, from_broker(error), send)
