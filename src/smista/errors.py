@@ -155,7 +155,7 @@ class RequestCancelled(RequestError):
 
 
 class TooManyRequests(RequestError):
-    """More in flight on one connection than it may have."""
+    """More in flight on one stream, or more readers of the metrics, than there may be."""
 
     code: ClassVar[str] = "too_many_requests"
 

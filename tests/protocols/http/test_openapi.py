@@ -50,6 +50,10 @@ def test_it_lists_every_route_and_nothing_else(api: dict[str, Any]) -> None:
     assert listed == {(route.method, route.path) for route in ROUTES} | plain | bulk | {("POST", "/v1/command")}
 
 
+def test_it_says_of_the_metrics_when_they_are_not_given(api: dict[str, Any]) -> None:
+    assert "metrics" in api["paths"]["/metrics"]["get"]["responses"]["429"]["description"]
+
+
 def test_it_lists_every_command_with_all_its_fields(api: dict[str, Any]) -> None:
     requests = api["paths"]["/v1/command"]["post"]["requestBody"]["content"]["application/json"]["schema"]["oneOf"]
     payloads = {one["properties"]["command"]["const"]: one["properties"]["payload"] for one in requests}

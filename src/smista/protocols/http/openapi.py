@@ -40,7 +40,7 @@ _ERRORS = {
     "410": "The queue was deleted meanwhile, the claim is over, or that part of the log was dropped",
     "413": "The request or the message is too large",
     "415": "The content type is not known, or the body has none",
-    "429": "The queue is full, or too many requests wait on this connection",
+    "429": "The queue is full; or too many requests wait on this stream, or read the log or the metrics",
     "431": "The headers are too large",
     "501": "It needs pyarrow, which is not installed where the broker runs",
     "503": "The broker is starting, stopping or has failed, or has too many connections",
