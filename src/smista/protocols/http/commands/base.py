@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=1 << 52)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+PAGE_MAX = 10_000
+PageSize = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
+After = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+"""Where a page starts: behind what is on those before it."""
 
 
 class Choice(msgspec.Struct, frozen=True):

@@ -9,13 +9,11 @@ from msgspec import UNSET, UnsetType
 
 from smista.core.exchanges import thaw
 from smista.engine import Binding, ExchangeKind, ExchangeSettings
-from smista.protocols.http.commands.base import Choice, Command, Door, Name, Success, command
+from smista.protocols.http.commands.base import PAGE_MAX, After, Choice, Command, Door, Name, PageSize, Success, command
 from smista.protocols.http.commands.publishing import check_named
 
 ExchangeName = Annotated[str, msgspec.Meta(max_length=255)]
 """May be empty: the default exchange."""
-PAGE_MAX = 10_000
-PageSize = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
 SHOWN_AT_ONCE = 1_000
 
 
@@ -165,7 +163,7 @@ class ListBindings(Command):
     answer: ClassVar[Any] = BindingList
 
     exchange: ExchangeName | None = None
-    after: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] = 0
+    after: After = 0
     """How many are passed over: those on the pages before."""
     limit: PageSize = PAGE_MAX
 

@@ -10,14 +10,12 @@ import msgspec
 from smista.core.message import Message
 from smista.engine import Broker, Filter, Page, Reason, State
 from smista.protocols import properties
-from smista.protocols.http.commands.base import Command, Door, Milliseconds, Name, command
+from smista.protocols.http.commands.base import After, Command, Door, Milliseconds, Name, PageSize, command
 from smista.protocols.http.messages import MessageView, show_message
 
-PageSize = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 PAGE_BYTES_MAX = 16 << 20
 """Of bodies on one page: large ones make it shorter."""
 SHOWN_AT_ONCE = 250
-After = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 ReasonName = Literal[
     "nacked",
     "timed_out",
