@@ -7,6 +7,9 @@ import re
 
 import pytest
 
+from smista.protocols.sqs.actions import ACTIONS
+from smista.protocols.sqs.actions.base import Answer, QueueParameters
+from smista.protocols.sqs.call import Call
 from smista.protocols.sqs.door import SqsDoor
 from tests.protocols.sqs.clients import Client, make_client, new_name, new_queue
 from tests.protocols.sqs.raw import FORM, JSON, act, ask, form
@@ -333,6 +336,28 @@ def test_the_door_claims_what_is_for_it(
 ) -> None:
     scope = {"type": "http", "method": method, "path": path, "query_string": query, "headers": list(headers.items())}
     assert SqsDoor.claims(scope) is is_ours
+
+
+def test_without_a_signature_a_get_may_ask_only_for_what_changes_nothing(server: ServerProcess) -> None:
+    answers = {name: ask(server, "GET", f"/?Action={name}").body for name in ACTIONS}
+    refused = {name for name, body in answers.items() if "by GET has to be signed" in body}
+    assert refused == {name for name, action in ACTIONS.items() if not action.is_reading}
+    assert ACTIONS.keys() - refused == {
+        "GetQueueAttributes",
+        "GetQueueUrl",
+        "ListDeadLetterSourceQueues",
+        "ListMessageMoveTasks",
+        "ListQueueTags",
+        "ListQueues",
+    }
+
+
+def test_what_an_action_is_called_does_not_decide_whether_it_may_come_by_get() -> None:
+    class GetRidOfQueue(QueueParameters):
+        async def run(self, call: Call) -> Answer:
+            raise AssertionError
+
+    assert not GetRidOfQueue.is_reading
 
 
 def test_the_other_doors_on_the_port_are_as_they_were(server: ServerProcess) -> None:

@@ -35,6 +35,10 @@ class Address(NamedTuple):
     """None where none was given: the caller's."""
 
 
+def is_region(text: str) -> bool:
+    return _REGION.fullmatch(text) is not None
+
+
 def is_account(text: str) -> bool:
     return _ACCOUNT.fullmatch(text) is not None
 
@@ -57,7 +61,7 @@ def read_path(path: str) -> Address | None:
     """What the path of a request names, if it is a queue's."""
     parts = path.removesuffix("/").split("/")
     region = None
-    if len(parts) == 5 and parts[1] == "queue" and _REGION.fullmatch(parts[2]):
+    if len(parts) == 5 and parts[1] == "queue" and is_region(parts[2]):
         region = parts[2]
         del parts[1:3]
     if len(parts) == 3 and not parts[0] and is_account(parts[1]) and parts[2]:

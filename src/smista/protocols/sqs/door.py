@@ -52,8 +52,6 @@ logger = logging.getLogger("smista.sqs")
 
 _FORM = b"application/x-www-form-urlencoded"
 _NOT_OURS = ("/v1/", "/healthz", "/readyz", "/metrics", "/openapi.json")
-_READING = ("Get", "List")
-"""How the names of actions begin that change nothing."""
 NOT_LET_IN = (INVALID_SECURITY, MISSING_TOKEN, INCOMPLETE_SIGNATURE, INVALID_CLIENT_TOKEN, SIGNATURE_DOES_NOT_MATCH)
 """What whoever has no valid signature is answered."""
 _UNKNOWN_OPERATION = b"<UnknownOperationException/>\n"
@@ -186,7 +184,7 @@ class SqsDoor:
         else:
             action = query_protocol.read(given, is_at_queue=path is not None)
         name = type(action).__name__
-        if scope["method"] == "GET" and not settings.access_keys and not name.startswith(_READING):
+        if scope["method"] == "GET" and not settings.access_keys and not action.is_reading:
             # Any page can make a browser send a GET, by an image or a link, and old browsers do not say whose it is.
             raise SqsError(
                 MISSING_TOKEN,

@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, quote
 
 from smista.core.caches import cached_if_small
 from smista.protocols.http.asgi import Scope, header
-from smista.protocols.sqs.addresses import is_account
+from smista.protocols.sqs.addresses import is_account, is_region
 from smista.protocols.sqs.errors import (
     INCOMPLETE_SIGNATURE,
     INVALID_CLIENT_TOKEN,
@@ -38,7 +38,6 @@ EXPIRES_S_MAX = 7 * 24 * 60 * 60
 _MUST_BE_SIGNED = "x-amz-"
 _ONCE = frozenset(("authorization", "content-type", "date", "host"))
 _STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z")
-_REGION = re.compile(r"[a-z0-9-]{1,40}")
 
 
 class Caller(NamedTuple):
@@ -67,7 +66,7 @@ def unverified(scope: Scope, settings: SqsSettings) -> Caller:
         credential = _parameters(scope["query_string"]).get("X-Amz-Credential", "")
     access_key, *reach = credential.split("/")
     account = access_key if is_account(access_key) else settings.account
-    region = reach[1] if len(reach) == 4 and _REGION.fullmatch(reach[1]) else settings.region
+    region = reach[1] if len(reach) == 4 and is_region(reach[1]) else settings.region
     return Caller(account, region)
 
 
@@ -84,7 +83,7 @@ def verified(scope: Scope, body: bytes, settings: SqsSettings, now_ms: int) -> C
             SIGNATURE_DOES_NOT_MATCH,
             "Credential should be scoped to correct service: 'sqs', and to the day of the request's date.",
         )
-    if not _REGION.fullmatch(signature.region):
+    if not is_region(signature.region):
         raise SqsError(SIGNATURE_DOES_NOT_MATCH, "Credential should be scoped to a valid region.")
     _check_all_signed(headers, signature)
     _check_time(signature, now_ms)

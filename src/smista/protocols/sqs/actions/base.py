@@ -40,14 +40,21 @@ NOTHING = Nothing()
 
 
 class Action(Protocol):
+    is_reading: ClassVar[bool]
+    """Whether it changes nothing, so that anybody may ask for it by GET."""
+
     async def run(self, call: Call) -> Answer: ...
 
 
 class Parameters(msgspec.Struct, rename="pascal", kw_only=True):
     """Of an action that is not about one queue, or names it otherwise."""
 
+    is_reading: ClassVar[bool] = False
+
 
 class QueueParameters(msgspec.Struct, rename="pascal", kw_only=True):
+    is_reading: ClassVar[bool] = False
+
     queue_url: str | None = None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from smista.protocols.sqs import attributes
@@ -14,6 +16,8 @@ class QueueAttributesAnswer(Answer, rename="pascal", omit_defaults=True):
 
 
 class GetQueueAttributes(QueueParameters, rename="pascal", kw_only=True):
+    is_reading: ClassVar[bool] = True
+
     attribute_names: list[str] | None = None
 
     async def run(self, call: Call) -> Answer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from smista.protocols.sqs.actions.base import Answer, Parameters
@@ -12,6 +14,8 @@ from smista.protocols.sqs.errors import INVALID_ADDRESS, SqsError, missing
 
 
 class GetQueueUrl(Parameters, rename="pascal", kw_only=True):
+    is_reading: ClassVar[bool] = True
+
     queue_name: str | None = None
     owner: str | None = msgspec.field(default=None, name="QueueOwnerAWSAccountId")
 

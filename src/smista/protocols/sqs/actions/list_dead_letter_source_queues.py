@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from smista.protocols.sqs.actions.base import Answer, QueueParameters
@@ -17,6 +19,8 @@ class SourceQueuesAnswer(Answer, rename="pascal", omit_defaults=False):
 
 
 class ListDeadLetterSourceQueues(QueueParameters, rename="pascal", kw_only=True):
+    is_reading: ClassVar[bool] = True
+
     max_results: int | None = None
     next_token: str | None = None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from smista.protocols.sqs.actions.base import Answer, Parameters, check_range
@@ -27,6 +29,8 @@ class TasksAnswer(Answer, rename="pascal", omit_defaults=True):
 
 
 class ListMessageMoveTasks(Parameters, rename="pascal", kw_only=True):
+    is_reading: ClassVar[bool] = True
+
     source_arn: str | None = None
     max_results: int | None = None
 

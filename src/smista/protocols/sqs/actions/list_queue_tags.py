@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from smista.protocols.sqs import attributes
@@ -14,5 +16,7 @@ class QueueTagsAnswer(Answer, rename="pascal", omit_defaults=True):
 
 
 class ListQueueTags(QueueParameters, rename="pascal", kw_only=True):
+    is_reading: ClassVar[bool] = True
+
     async def run(self, call: Call) -> Answer:
         return QueueTagsAnswer(attributes.tags(call.target(self.queue_url).settings))

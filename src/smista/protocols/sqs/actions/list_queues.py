@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from smista.protocols.sqs.actions.base import Answer, Parameters
@@ -15,6 +17,8 @@ class ListQueuesAnswer(Answer, rename="pascal", omit_defaults=True):
 
 
 class ListQueues(Parameters, rename="pascal", kw_only=True):
+    is_reading: ClassVar[bool] = True
+
     queue_name_prefix: str | None = None
     max_results: int | None = None
     next_token: str | None = None

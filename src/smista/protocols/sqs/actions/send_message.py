@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from smista.errors import BrokerError
@@ -19,6 +21,8 @@ class SendMessageAnswer(Answer, rename="pascal", omit_defaults=True, gc=False):
 
 
 class SendMessage(MessageParameters, rename="pascal", kw_only=True):
+    is_reading: ClassVar[bool] = False
+
     queue_url: str | None = None
 
     async def run(self, call: Call) -> Answer:
