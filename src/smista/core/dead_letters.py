@@ -6,8 +6,8 @@ starts again. When no target can take it, it is parked, in state dead, where it 
 
 Where a message can go is found first, and asked of each target without changing it; only then is a dead-letter queue
 made that is not there yet, and the message moved. A target that drops its oldest takes one too many and is left in
-`state.crowded`, see `trimming`. So does one that refuses, if those who wait on it may take what is there, and if the
-dead letter would be dropped otherwise: where it would be parked, it rather is.
+`state.crowded`, see `trimming`. A full target that refuses takes it only where it has consumers and its limits count
+what nobody holds, and only where the dead letter would be dropped otherwise. If it would be parked, it is parked.
 
 A dead-letter exchange may lead to very many queues, and that is one step for each message. So whoever sets aside many
 messages one after the other counts what that makes (`is_much`) and leaves the rest for later. One that would reach more

@@ -88,10 +88,11 @@ class BrokerState:
         """Queues that may hold too much, and how much entered since they were last looked at; see `trimming`."""
         self.fleeting: dict[Queue, list[Message]] = {}
         """Messages of theirs whose time to live was over as they entered: for those who wait already, or for nobody."""
-        self.remembered = Tally()
-        """By all queues, of what was published to them."""
         self.beyond: dict[Queue, list[Message]] = {}
-        """Dead letters that stand in a queue beyond its limits, in one that refuses what does not fit: the same."""
+        """Dead letters that entered beyond the limits of queues that refuse what does not fit: for those who wait
+        already, or refused after all."""
+        self.remembered = Tally()
+        """How much memory the deduplication memory of all queues takes."""
         self.run = 0
         """How many times the log has been opened before; part of every receipt."""
         self.next_queue = 1

@@ -249,8 +249,9 @@ class BrokerMeasures(msgspec.Struct, frozen=True, kw_only=True):
     lag_ms: Distribution
     """How late the event loop calls what is due."""
     memory_bytes: int
-    held_bytes: int
     """What the whole process has in memory; 0 where the system does not tell."""
+    held_bytes: int
+    """What the broker holds in memory by its own accounts: what `memory_bytes_max` is held against."""
     resident_body_bytes: int
     """Bodies that are in memory, not paged out."""
     refusal: str | None

@@ -87,7 +87,8 @@ class Reclaimer:
         return self._blocks.first().position if self.kept_for() is None else None
 
     def kept_for(self) -> KeptFor | None:
-        """Why the oldest block stays; None where it should go. The one place where that is decided."""
+        """Why the oldest block stays, by sizes and ages; None where it should go. Whether it can be read, and so can
+        go, `Keeper.log_space` finds."""
         if len(self._blocks) < 2:
             return KeptFor.LAST_BLOCK
         if self.total_bytes <= self.needed_bytes + self._spare_bytes:

@@ -11,7 +11,7 @@ no page can change them:
 
 `HttpDoor.__call__` asks here before it looks at the path, so that no route can forget to, SQS and WebSockets included.
 What a page can still send without either (old browsers: an image, a script, a link) is a GET, and no GET changes
-anything. docs/decisions has the reasons, docs/http.md the rules for users.
+anything. docs/decisions/027-browsers.md has the reasons, docs/http.md the rules for users.
 """
 
 from __future__ import annotations
