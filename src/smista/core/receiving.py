@@ -44,69 +44,18 @@ def receive(
     else:
         check_lease(lease_ms)
     queue.used_at_ms = now_ms
-    line = queue.line
-    if line is None or queue.is_paused:
+    if queue.line is None or queue.is_paused:
         return []
     if queue.rate is not None:
         limit = min(limit, queue.rate.available(now_ms))
-    is_bounded = queue.body_bytes > bytes_max
-    if is_bounded:
-        # What fits where the next are as large as the others are: what is taken in vain makes the line slower.
-        limit = min(limit, 1 + (bytes_max * (queue.depth + len(queue.dead)) - 1) // queue.body_bytes)
-    retention_ms = queue.settings.retention_ms
-    deadline_ms = None if lease_ms >= FOREVER_MS else state.shared_instant(now_ms + lease_ms)
     counters = queue.counters
-    first_before, wait_before_ms = counters.first_delivered, counters.wait_ms_total
-    taken: list[Message] = []
+    before = counters.first_delivered, counters.wait_ms_total
+    taken = _take_at_once(queue, limit, bytes_max, now_ms) if queue.groups is None else None
     leased = 0
-    if queue.groups is None:
-        taken = line.take(limit)
-        oldest_ms = -1 if retention_ms is None else now_ms - retention_ms
-        if [one for one in taken if (one.expires_at_ms or now_ms) < now_ms or one.ready_at_ms <= oldest_ms]:
-            # One by one, then: some may have to go first.
-            for one in taken:
-                line.untake(one)
-            taken = []
-        else:
-            limit = 0
-            if is_bounded and sum(map(_body_bytes, taken)) > bytes_max:
-                fitting = _within(taken, bytes_max)
-                for one in taken[len(fitting) :]:
-                    line.untake(one)
-                taken = fitting
-    expired_count, since = 0, state.next_sequence
-    while len(taken) < limit and bytes_max > 0 and expired_count < EXPIRED_AT_ONCE and not is_much(state, since):
-        message = line.pop()
-        if message is None:
-            break
-        if _is_over(queue, message, now_ms):
-            line.untake(message)
-            queue.lease_all(taken[leased:], now_ms, state.run)
-            leased = len(taken)
-            expire(state, queue, message, now_ms=now_ms)
-            expired_count += 1
-            continue
-        taken.append(message)
-        bytes_max -= message.body_bytes
-        if several_per_group and queue.groups is not None:
-            following = _within(queue.groups.followers(message, limit - len(taken)), bytes_max)
-            bytes_max -= sum(follower.body_bytes for follower in following)
-            taken += following
+    if taken is None:
+        taken, leased = _take_one_by_one(state, queue, limit, bytes_max, several_per_group, now_ms)
     if taken:
-        queue.lease_all(taken[leased:] if leased else taken, now_ms, state.run)
-        if deadline_ms is not None:
-            state.calendar.add_all(taken, deadline_ms, now_ms)
-        if queue.rate is not None:
-            queue.rate.take(len(taken))
-        state.journal.delivered(
-            queue,
-            taken,
-            deadline_ms,
-            first_count=counters.first_delivered - first_before,
-            wait_ms=counters.wait_ms_total - wait_before_ms,
-            consumer=consumer,
-            at_ms=now_ms,
-        )
+        _lease(state, queue, taken, leased, before, lease_ms, consumer, now_ms)
     return taken
 
 
@@ -123,55 +72,126 @@ def deal(
     """Hand out messages one by one in turn, as cards are dealt, up to `rounds` to each; what each of them gets.
 
     Nothing, where `is_fit` says so of the messages, or where they have to be looked at one by one: some are over, or
-    wait for others, or may only go out so fast. At most about `bytes_max` bytes go out.
+    wait for others, or may only go out so fast. `bytes_max` as in `receive`.
     """
     line = queue.line
     if line is None or queue.is_paused or queue.groups is not None or queue.rate is not None:
         return []
-    limit = rounds * len(to)
-    if queue.body_bytes > bytes_max:
-        limit = max(1, min(limit, bytes_max * (queue.depth + len(queue.dead)) // queue.body_bytes))
-    taken = line.take(limit)
-    retention_ms = queue.settings.retention_ms
-    oldest_ms = -1 if retention_ms is None else now_ms - retention_ms
-    is_over = any((one.expires_at_ms or now_ms) < now_ms or one.ready_at_ms <= oldest_ms for one in taken)
-    if is_over or not is_fit(taken):
+    taken = _take_at_once(queue, rounds * len(to), bytes_max, now_ms)
+    if taken is None:
+        return []
+    if not is_fit(taken):
         for one in taken:
             line.untake(one)
         return []
     queue.used_at_ms = now_ms
+    counters = queue.counters
     shares = [taken[place :: len(to)] for place in range(len(to))]
     for share, (lease_ms, consumer) in zip(shares, to, strict=True):
         if share:
-            _lease(state, queue, share, queue.settings.lease_ms if lease_ms is None else lease_ms, consumer, now_ms)
+            before = counters.first_delivered, counters.wait_ms_total
+            lease_ms = queue.settings.lease_ms if lease_ms is None else lease_ms
+            _lease(state, queue, share, 0, before, lease_ms, consumer, now_ms)
     return shares
 
 
-def _lease(state: BrokerState, queue: Queue, taken: list[Message], lease_ms: int, consumer: str, now_ms: int) -> None:
-    counters = queue.counters
-    first_before, wait_before_ms = counters.first_delivered, counters.wait_ms_total
-    queue.lease_all(taken, now_ms, state.run)
+def _take_at_once(queue: Queue, limit: int, bytes_max: int, now_ms: int) -> list[Message] | None:
+    """The next messages, out of the line; None, and all where they were, where some of them are over."""
+    line = queue.line
+    assert line is not None
+    is_bounded = queue.body_bytes > bytes_max
+    if is_bounded:
+        limit = _count_within(queue, limit, bytes_max)
+    taken = line.take(limit)
+    if _over(queue, taken, now_ms):
+        for one in taken:
+            line.untake(one)
+        return None
+    if is_bounded and sum(map(_body_bytes, taken)) > bytes_max:
+        fitting = _within(taken, bytes_max)
+        for one in taken[len(fitting) :]:
+            line.untake(one)
+        return fitting
+    return taken
+
+
+def _take_one_by_one(
+    state: BrokerState, queue: Queue, limit: int, bytes_max: int, several_per_group: bool, now_ms: int
+) -> tuple[list[Message], int]:
+    """The next messages, and how many of them are leased already: those before the last one that was over. Nobody may
+    be half out of the line while a message goes."""
+    line = queue.line
+    assert line is not None
+    if queue.body_bytes > bytes_max:
+        limit = _count_within(queue, limit, bytes_max)
+    taken: list[Message] = []
+    leased = expired_count = 0
+    since = state.next_sequence
+    while len(taken) < limit and bytes_max > 0 and expired_count < EXPIRED_AT_ONCE and not is_much(state, since):
+        message = line.pop()
+        if message is None:
+            break
+        if _over(queue, (message,), now_ms):
+            line.untake(message)
+            queue.lease_all(taken[leased:], now_ms, state.run)
+            leased = len(taken)
+            expire(state, queue, message, now_ms=now_ms)
+            expired_count += 1
+            continue
+        taken.append(message)
+        bytes_max -= message.body_bytes
+        if several_per_group and queue.groups is not None:
+            following = _within(queue.groups.followers(message, limit - len(taken)), bytes_max)
+            bytes_max -= sum(follower.body_bytes for follower in following)
+            taken += following
+    return taken, leased
+
+
+def _lease(
+    state: BrokerState,
+    queue: Queue,
+    taken: list[Message],
+    leased: int,
+    before: tuple[int, int],
+    lease_ms: int,
+    consumer: str,
+    now_ms: int,
+) -> None:
+    """Lease what was taken, all but the first `leased`, which are, and note it. `before` is what the queue had counted
+    of first deliveries, and of their waiting, before any of them was leased."""
+    queue.lease_all(taken[leased:] if leased else taken, now_ms, state.run)
     deadline_ms = None if lease_ms >= FOREVER_MS else state.shared_instant(now_ms + lease_ms)
     if deadline_ms is not None:
         state.calendar.add_all(taken, deadline_ms, now_ms)
+    if queue.rate is not None:
+        queue.rate.take(len(taken))
     state.journal.delivered(
         queue,
         taken,
         deadline_ms,
-        first_count=counters.first_delivered - first_before,
-        wait_ms=counters.wait_ms_total - wait_before_ms,
+        first_count=queue.counters.first_delivered - before[0],
+        wait_ms=queue.counters.wait_ms_total - before[1],
         consumer=consumer,
         at_ms=now_ms,
     )
 
 
-def _is_over(queue: Queue, message: Message, now_ms: int) -> bool:
-    """Whether a message's time to live, or its queue's retention, has run out. One that was over as it entered has no
+def _over(queue: Queue, messages: Sequence[Message], now_ms: int) -> list[Message]:
+    """Those whose time to live, or their queue's retention, has run out. One that was over as it entered has no
     deadline and is for those who wait, however late they are served; see `trimming`."""
-    if message.expires_at_ms is not None and message.expires_at_ms < now_ms and message.deadline_ms is not None:
-        return True
     retention_ms = queue.settings.retention_ms
-    return retention_ms is not None and message.ready_at_ms + retention_ms <= now_ms
+    oldest_ms = -1 if retention_ms is None else now_ms - retention_ms
+    return [
+        one
+        for one in messages
+        if ((one.expires_at_ms or now_ms) < now_ms and one.deadline_ms is not None) or one.ready_at_ms <= oldest_ms
+    ]
+
+
+def _count_within(queue: Queue, limit: int, bytes_max: int) -> int:
+    """How many fit into `bytes_max`, up to `limit`, if the next are as large as the others are: what is taken in vain
+    makes the line slower."""
+    return min(limit, 1 + (bytes_max * (queue.depth + len(queue.dead)) - 1) // queue.body_bytes)
 
 
 def has_more(queue: Queue, now_ms: int) -> bool:
