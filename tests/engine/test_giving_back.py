@@ -8,7 +8,7 @@ import pytest
 
 from smista.core.message import FOREVER_MS
 from smista.core.settings import QueueSettings
-from smista.engine import Broker, Publication, Receipt, Subscription
+from smista.engine import Broker, Publication, Receipt, Subscription, in_slices
 from smista.errors import BrokerClosed
 from tests.engine.bench import Bench, Consumer, turns, until
 
@@ -143,17 +143,22 @@ async def test_settling_very_many_holds_their_queue_up_until_all_is_done(orders:
     waiting = Consumer()
     orders.broker.cancel(subscription, keeps_held=True)
     orders.broker.subscribe("q", waiting.deliver, prefetch=2 * MANY)
-    work = asyncio.create_task(orders.broker.settle_in_slices(receipts, orders.broker.release_now))
+    work = asyncio.create_task(orders.broker.settle_in_slices(receipts, orders.broker.release_some))
     while not work.done():
         assert not waiting.bodies
         await asyncio.sleep(0)
     await until(lambda: waiting.bodies == numbered(MANY))
 
 
+async def test_work_on_a_slice_that_does_not_get_on_fails_rather_than_never_ends() -> None:
+    with pytest.raises(AssertionError):
+        await in_slices([1, 2], lambda some: 0)
+
+
 async def test_settling_very_many_tells_when_the_broker_closes(orders: Bench) -> None:
     [subscription] = await held_by(orders, "q", MANY)
     receipts = receipts_of([subscription])
-    work = asyncio.create_task(orders.broker.settle_in_slices(receipts, orders.broker.release_now))
+    work = asyncio.create_task(orders.broker.settle_in_slices(receipts, orders.broker.release_some))
     await turns(1)
     await orders.broker.close()
     [outcome] = await asyncio.gather(work, return_exceptions=True)

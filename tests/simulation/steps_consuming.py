@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import partial
 
 from smista.core.message import Receipt
-from smista.engine import FOREVER_MS, CreditPool, Delivery
+from smista.engine import FOREVER_MS, Broker, CreditPool, Delivery
 from smista.errors import BrokerError
 from tests import snapshot
 from tests.simulation.callers import Consumer, Hand
@@ -161,8 +162,12 @@ def disconnect(world: World, draw: random.Random) -> None:
     for consumer in going:
         world.left(consumer)
     broker = world.broker
-    how = draw.choice((broker.vanish_now, broker.release_now, partial(broker.nack_now, requeue=True, delay_ms=0)))
+    how = draw.choice((broker.vanish_now, broker.release_some, partial(_nack_some, broker)))
     broker.leave([consumer.subscription for consumer in going], receipts, how)
+
+
+def _nack_some(broker: Broker, receipts: Sequence[Receipt]) -> int:
+    return len(broker.nack_now(receipts, requeue=True, delay_ms=0, is_cut=True))
 
 
 def _held_by(world: World, consumers: list[Consumer]) -> list[Receipt]:

@@ -16,7 +16,7 @@ from smista.core.settings import (
 from smista.engine.broker import Broker
 from smista.engine.consumers import CreditPool, Subscription
 from smista.engine.delivery import Delivery, Published
-from smista.engine.leaving import ACKNOWLEDGED_AT_ONCE, SETTLED_AT_ONCE, done_of, in_slices
+from smista.engine.leaving import ACKNOWLEDGED_AT_ONCE, SETTLED_AT_ONCE, Settle, in_slices
 from smista.engine.measures import KeptFor, LogSpace
 from smista.engine.publishing import FAN_OUT_AT_ONCE
 from smista.engine.settings import BrokerSettings
@@ -51,8 +51,8 @@ __all__ = [
     "Reason",
     "Receipt",
     "Route",
+    "Settle",
     "State",
     "Subscription",
-    "done_of",
     "in_slices",
 ]

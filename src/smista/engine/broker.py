@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from smista.core import receiving, settling
 from smista.core.dead_letters import is_much
@@ -37,6 +38,8 @@ from smista.engine.surveying import SurveyingBroker
 from smista.errors import BrokerError
 
 CONSUMER_LENGTH_MAX = 1024
+
+T = TypeVar("T")
 
 
 class Broker(SurveyingBroker):
@@ -228,16 +231,10 @@ class Broker(SurveyingBroker):
         self, receipts: Sequence[Receipt], *, requeue: bool = True, delay_ms: int | None = None, error: str = ""
     ) -> list[bool | BrokerError]:
         """These deliveries failed. Per receipt True if it will be retried, False if it is dead, or why neither."""
-        results: list[bool | BrokerError] = []
-        while True:
-            results += self.nack_now(
-                receipts[len(results) :], requeue=requeue, delay_ms=delay_ms, error=error, is_cut=True
-            )
-            if len(results) == len(receipts):
-                break
-            await self.lane.turn()
-        await self._keeper.durable()
-        return results
+        return await self._settle_durably(
+            receipts,
+            lambda some: self.nack_now(some, requeue=requeue, delay_ms=delay_ms, error=error, is_cut=True),
+        )
 
     def nack_now(
         self,
@@ -275,14 +272,18 @@ class Broker(SurveyingBroker):
 
     async def release(self, receipts: Sequence[Receipt]) -> list[Outcome]:
         """Give messages back to their old places, not counted as failures."""
-        outcomes: list[Outcome] = []
-        while True:
-            outcomes += self.release_now(receipts[len(outcomes) :], is_cut=True)
-            if len(outcomes) == len(receipts):
-                break
+        return await self._settle_durably(receipts, lambda some: self.release_now(some, is_cut=True))
+
+    async def _settle_durably(
+        self, receipts: Sequence[Receipt], settle: Callable[[Sequence[Receipt]], list[T]]
+    ) -> list[T]:
+        """Settle all of them, those that `settle` leaves in later turns; returns when that is durable."""
+        results = settle(receipts)
+        while len(results) < len(receipts):
             await self.lane.turn()
+            results += settle(receipts[len(results) :])
         await self._keeper.durable()
-        return outcomes
+        return results
 
     async def extend(self, receipts: Sequence[Receipt], lease_ms: int) -> list[Outcome]:
         """The leases now end `lease_ms` from now."""

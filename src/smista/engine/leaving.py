@@ -34,12 +34,14 @@ ACKNOWLEDGED_AT_ONCE = 2_000
 """... but an acknowledgement costs a fifth of what it costs to give a message back: 1.7 us against 8 to 11."""
 
 T = TypeVar("T")
-Settle = Callable[[Sequence[Receipt]], object]
+Settle = Callable[[Sequence[Receipt]], int]
+"""Settles deliveries, in order, and returns with how many it is done: one at least. Fewer than it was given where some
+became dead letters in very many queues; the others are not settled yet."""
 
 
-async def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], object]) -> None:
-    """Do something with all of them, in order, and let the loop go round in between. Where `work` says with how many of
-    those it was given it is done, the others come again, after a pause."""
+async def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], int]) -> None:
+    """Do something with all of them, in order, and let the loop go round in between. `work` returns with how many of
+    those it was given it is done; the others come again, after a pause."""
     end_s = time.perf_counter() + SLICE_S
     start = 0
     while start < len(items):
@@ -47,15 +49,11 @@ async def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], object]) -
             await asyncio.sleep(BREATH_S)
             end_s = time.perf_counter() + SLICE_S
         some = items[start : start + SLICE]
-        done = done_of(work(some), some)
+        done = work(some)
+        assert done > 0, "work on a slice has to get on, or it never ends"
         start += done
         if done < len(some):
             end_s = 0.0
-
-
-def done_of(done: object, items: Sequence[T]) -> int:
-    """With how many of them some work is done, by what it says: see `in_slices`."""
-    return done if isinstance(done, int) else len(items)
 
 
 class LeavingBroker(RunningBroker):
@@ -69,9 +67,10 @@ class LeavingBroker(RunningBroker):
         self._enter()
         self._consumers.check_subscribed(subscription)
         held_by_it = [] if keeps_held else list(subscription.held.values())
-        self.leave([subscription], held_by_it, self.vanish_now if is_vanished else self._release_some)
+        self.leave([subscription], held_by_it, self.vanish_now if is_vanished else self.release_some)
 
-    def _release_some(self, receipts: Sequence[Receipt]) -> int:
+    def release_some(self, receipts: Sequence[Receipt]) -> int:
+        """Release them as `Settle` says."""
         return len(self.release_now(receipts, is_cut=True))
 
     def leave(
@@ -96,7 +95,7 @@ class LeavingBroker(RunningBroker):
                     self.release_now(subscription.fetching)
             rest = receipts
             if receipts and len(receipts) <= SETTLED_AT_ONCE:
-                rest = receipts[done_of(give_back(receipts), receipts) :]
+                rest = receipts[give_back(receipts) :]
             if rest:
                 is_held_up_longer = True
                 # Whoever waits for it may be cancelled; it may not.
@@ -105,6 +104,19 @@ class LeavingBroker(RunningBroker):
         finally:
             if not is_held_up_longer:
                 go_on()
+
+    def settle_many(
+        self, receipts: Sequence[Receipt], settle: Settle, *, is_acknowledged: bool = False, goes_back: bool = False
+    ) -> Coroutine[None, None, None] | None:
+        """Settle at once, or, where they are very many, in slices: a coroutine, which has to come to its end.
+
+        Where they go back to their queues, those serve nobody who waits until all are back: whoever takes over shall
+        get them in order."""
+        if len(receipts) <= (ACKNOWLEDGED_AT_ONCE if is_acknowledged else SETTLED_AT_ONCE):
+            receipts = receipts[settle(receipts) :]
+            if not receipts:
+                return None
+        return self.settle_in_slices(receipts, settle) if goes_back else in_slices(receipts, settle)
 
     async def settle_in_slices(self, receipts: Sequence[Receipt], settle: Settle) -> None:
         """Settle very many deliveries; their queues serve nobody who waits until that is done."""

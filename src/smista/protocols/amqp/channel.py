@@ -11,10 +11,10 @@ disk before they are answered: they return a coroutine, and the connection reads
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from smista.engine import ACKNOWLEDGED_AT_ONCE, FOREVER_MS, SETTLED_AT_ONCE, CreditPool, Receipt, done_of, in_slices
+from smista.engine import ACKNOWLEDGED_AT_ONCE, FOREVER_MS, CreditPool, Receipt, Settle
 from smista.protocols import queue_annotations
 from smista.protocols.amqp import arguments, content, frames, methods
 from smista.protocols.amqp.consuming import Consumer, raw_properties, routed_by
@@ -446,14 +446,12 @@ class Channel:
         receipts = list(taken.values())
         if self._pool is not None:
             self.broker.let_go_in_pool(self._pool, receipts)
-        settle = self._settle_by(settlement)
-        if len(receipts) <= (ACKNOWLEDGED_AT_ONCE if settlement is Settlement.ACK else SETTLED_AT_ONCE):
-            receipts = receipts[done_of(settle(receipts), receipts) :]
-            if not receipts:
-                return None
-        if settlement is Settlement.REQUEUE:
-            return self.broker.settle_in_slices(receipts, settle)
-        return in_slices(receipts, settle)
+        return self.broker.settle_many(
+            receipts,
+            self._settle_by(settlement),
+            is_acknowledged=settlement is Settlement.ACK,
+            goes_back=settlement is Settlement.REQUEUE,
+        )
 
     def _can_be_settled(self, receipt: Receipt) -> bool:
         """Whether settling it would change anything; if only what counts against the prefetch of the channel."""
@@ -461,11 +459,11 @@ class Channel:
             return True
         return self.broker.can_be_settled(receipt)
 
-    def _settle_by(self, settlement: Settlement) -> Callable[[Sequence[Receipt]], object]:
+    def _settle_by(self, settlement: Settlement) -> Settle:
         broker = self.broker
         match settlement:
             case Settlement.ACK:
-                return broker.acknowledge_now
+                return lambda receipts: len(broker.acknowledge_now(receipts))
             case Settlement.REQUEUE:
                 return lambda receipts: len(broker.nack_now(receipts, requeue=True, delay_ms=0, is_cut=True))
             case Settlement.REJECT:

@@ -127,11 +127,12 @@ class AmqpDoor:
         if self._deleting is None:
             self._deleting = self.broker.run_errand(self._delete_in_slices())
 
-    def _delete(self, leaving: Sequence[Leaving]) -> None:
+    def _delete(self, leaving: Sequence[Leaving]) -> int:
         for number, if_no_subscriptions in leaving:
             if not if_no_subscriptions:
                 self.exclusive.pop(number, None)
             self.broker.delete_queue_now(number, if_no_subscriptions=if_no_subscriptions)
+        return len(leaving)
 
     async def _delete_in_slices(self) -> None:
         # Exclusive queues do not outlive a broker that closes or stops meanwhile.

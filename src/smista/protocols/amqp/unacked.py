@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -125,12 +125,14 @@ class Unacked:
         self.receipts, self._tags, self._put_back = {}, deque(), []
         return taken
 
-    def put_back(self, taken: Iterable[tuple[int, Receipt]]) -> None:
-        """They were taken, and not settled after all. Costs what they are, not what else is unacked."""
+    def put_back(self, taken: Collection[tuple[int, Receipt]]) -> int:
+        """They were taken, and not settled after all. Costs what they are, not what else is unacked. Returns how many
+        they are."""
         for tag, receipt in taken:
             self.receipts[tag] = receipt
             heappush(self._put_back, tag)
         self._drop_settled()
+        return len(taken)
 
     def _drop_settled(self) -> None:
         if len(self._tags) + len(self._put_back) > 2 * len(self.receipts) + STALE_MAX:

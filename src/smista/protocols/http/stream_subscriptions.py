@@ -23,14 +23,12 @@ from msgspec import UNSET
 
 from smista.core.errors import ConsumerNotFound, InvalidReceipt
 from smista.engine import (
-    ACKNOWLEDGED_AT_ONCE,
     FOREVER_MS,
     SETTLED_AT_ONCE,
     Broker,
     Delivery,
     Receipt,
     Subscription,
-    in_slices,
 )
 from smista.errors import BrokerClosed, BrokerError, BrokerStopped
 from smista.protocols.http.commands.base import Success
@@ -148,7 +146,7 @@ class Subscriptions:
         self._consumers.clear()
         self._holders.clear()
         if self._broker.failure is None and not self._broker.is_closed:
-            give_back = self._broker.vanish_now if is_vanished else self._broker.release_now
+            give_back = self._broker.vanish_now if is_vanished else self._broker.release_some
             self._broker.leave(subscriptions, receipts, give_back)
 
     # -- subscribing --------------------------------------------------------------------------------------------------
@@ -243,16 +241,12 @@ class Subscriptions:
             results.extend(outcomes)
             return len(outcomes)
 
-        if len(receipts) <= (ACKNOWLEDGED_AT_ONCE if isinstance(command, AcknowledgeTags) else SETTLED_AT_ONCE):
-            receipts = receipts[settle_some(receipts) :]
-            if not receipts:
-                return results
-        if isinstance(command, AcknowledgeTags):
-            work = in_slices(receipts, settle_some)
-        else:
-            # Whoever takes over shall get them in order.
-            work = self._broker.settle_in_slices(receipts, settle_some)
-        await self._run_errand(work, receipts)
+        is_acknowledged = isinstance(command, AcknowledgeTags)
+        work = self._broker.settle_many(
+            receipts, settle_some, is_acknowledged=is_acknowledged, goes_back=not is_acknowledged
+        )
+        if work is not None:
+            await self._run_errand(work, receipts)
         return results
 
     def _settle_by(self, command: Tags) -> Callable[[Sequence[Receipt]], Sequence[Any]]:
