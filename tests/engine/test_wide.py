@@ -185,6 +185,26 @@ async def test_in_each_turn_of_the_loop_one_of_them_goes_on() -> None:
     assert done == ["a", "b", "c"] * 3
 
 
+async def test_what_is_done_in_turns_comes_in_order_and_so_many_in_a_turn() -> None:
+    lane = Lane()
+    done: list[int] = []
+
+    note = done.append
+
+    async def work() -> None:
+        async for number in lane.in_turns(range(10), 3):
+            note(number)
+
+    worker = asyncio.ensure_future(work())
+    counts = []
+    while not worker.done():
+        before = len(done)
+        await asyncio.sleep(0)
+        counts.append(len(done) - before)
+    assert max(counts) == 3
+    assert done == list(range(10))
+
+
 async def test_one_that_was_cancelled_is_passed_over() -> None:
     lane = Lane()
     first, second = asyncio.ensure_future(lane.turn()), asyncio.ensure_future(lane.turn())

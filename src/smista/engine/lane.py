@@ -17,6 +17,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from itertools import islice
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Lane:
@@ -34,6 +39,22 @@ class Lane:
             self._is_planned = True
             loop.call_soon(self._next)
         await mine
+
+    async def in_turns(self, items: Iterable[T], at_once: int) -> AsyncIterator[T]:
+        """All of them, in order, `at_once` in a turn of the loop. What is not a list of its own may change in
+        between."""
+        async for some in self.slices(items, at_once):
+            for item in some:
+                yield item
+
+    async def slices(self, items: Iterable[T], at_once: int) -> AsyncIterator[list[T]]:
+        """As `in_turns`, a list of them for each turn."""
+        coming = iter(items)
+        while some := list(islice(coming, at_once)):
+            yield some
+            if len(some) < at_once:
+                break
+            await self.turn()
 
     def rest(self, turns: int) -> None:
         """Nobody goes on for so many turns of the loop: what was just done was as long as several slices."""

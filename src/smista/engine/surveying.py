@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
-from smista.core.exchanges import Binding, Exchange, ReachTooWide, route
-from smista.core.queue import Queue
+from smista.core.exchanges import Binding, Exchange, ReachTooWide, Topology, route
 from smista.core.settings import QueueSettings
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.looking import LookingBroker
@@ -47,12 +46,8 @@ class SurveyingBroker(LookingBroker):
 
     async def _first(self, names: Iterable[str], prefix: str, after: str | None, limit: int) -> list[str]:
         """The lowest of very many names, without putting all of them in order."""
-        there = list(names)
         found: list[str] = []
-        for start in range(0, len(there), NAMES_AT_ONCE):
-            if start:
-                await self.lane.turn()
-            some = there[start : start + NAMES_AT_ONCE]
+        async for some in self.lane.slices(list(names), NAMES_AT_ONCE):
             found += [name for name in some if (after is None or name > after) and name.startswith(prefix)]
             if len(found) > limit:
                 found = heapq.nsmallest(limit, found)
@@ -63,37 +58,31 @@ class SurveyingBroker(LookingBroker):
     async def totals(self) -> tuple[int, int]:
         """How many queues there are, in all namespaces, and how many messages they hold, in any state."""
         self._enter_within_limits()
-        queues = messages = 0
-        async for some in self._in_slices(self._state.queues.values()):
+        queue_count = messages = 0
+        async for some in self.lane.slices(list(self._state.queues.values()), QUEUES_AT_ONCE):
             for queue in some:
                 if not queue.is_deleted:
-                    queues += 1
+                    queue_count += 1
                     messages += queue.message_count
-        return queues, messages
+        return queue_count, messages
 
     async def queues_where(
         self, accepts: Callable[[str, QueueSettings], bool], *, namespace: str = DEFAULT_NAMESPACE
     ) -> list[str]:
         """The names of the queues that are accepted by name and settings."""
         found: list[str] = []
-        async for some in self._in_slices(self._state.namespace(namespace).queues.values()):
+        queues = list(self._state.namespace(namespace).queues.values())
+        async for some in self.lane.slices(queues, QUEUES_AT_ONCE):
             found += [queue.name for queue in some if not queue.is_deleted and accepts(queue.name, queue.settings)]
         return found
-
-    async def _in_slices(self, queues: Iterable[Queue]) -> AsyncIterator[Sequence[Queue]]:
-        """All of them, also those that are deleted meanwhile."""
-        there = list(queues)
-        for start in range(0, len(there), QUEUES_AT_ONCE):
-            if start:
-                await self.lane.turn()
-            yield there[start : start + QUEUES_AT_ONCE]
 
     # -- where dead letters go ----------------------------------------------------------------------------------------
 
     async def distinct_settings(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[QueueSettings]:
         """The settings there are. Queues declared alike share theirs, so that of 100,000 queues there are few."""
         found: dict[int, QueueSettings] = {}
-        async for some in self._in_slices(self._state.namespace(namespace).queues.values()):
+        queues = list(self._state.namespace(namespace).queues.values())
+        async for some in self.lane.slices(queues, QUEUES_AT_ONCE):
             found |= {id(queue.settings): queue.settings for queue in some}
         return list(found.values())
 
@@ -109,35 +98,40 @@ class SurveyingBroker(LookingBroker):
 
     async def queues_behind(self, exchange: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
         """The queues an exchange leads to, itself or through others, by whatever key."""
-        topology = self._state.namespace(namespace).topology
         queues: dict[str, None] = {}
-        seen, pending = {exchange}, deque([exchange])
-        work = 0
-        while pending:
-            found = topology.find(pending.popleft())
-            for binding in () if found is None else tuple(found.bindings):
-                if binding.destination_kind == "queue":
-                    queues[binding.destination] = None
-                elif binding.destination not in seen:
-                    seen.add(binding.destination)
-                    pending.append(binding.destination)
-                work += 1
-                if work % NAMES_AT_ONCE == 0:
-                    await self.lane.turn()
+        bindings = _bindings_behind(self._state.namespace(namespace).topology, exchange)
+        async for some in self.lane.slices(bindings, NAMES_AT_ONCE):
+            queues |= {binding.destination: None for binding in some if binding.destination_kind == "queue"}
         return list(queues)
 
     async def exchanges_before(self, queue: str, *, namespace: str = DEFAULT_NAMESPACE) -> set[str]:
         """The exchanges that lead to a queue, themselves or through others, by whatever key."""
-        topology = self._state.namespace(namespace).topology
         found: set[str] = set()
-        pending = deque([topology.bindings_of_queue(queue)])
-        work = 0
-        while pending:
-            for binding in pending.popleft():
-                if binding.source not in found:
-                    found.add(binding.source)
-                    pending.append(topology.bindings_of_exchange(binding.source))
-                work += 1
-                if work % NAMES_AT_ONCE == 0:
-                    await self.lane.turn()
+        bindings = _bindings_before(self._state.namespace(namespace).topology, queue)
+        async for some in self.lane.slices(bindings, NAMES_AT_ONCE):
+            found |= {binding.source for binding in some}
         return found
+
+
+def _bindings_behind(topology: Topology, exchange: str) -> Iterator[Binding]:
+    """The bindings of an exchange, and of all it leads to, as they are when it is their turn."""
+    seen, pending = {exchange}, deque([exchange])
+    while pending:
+        found = topology.find(pending.popleft())
+        for binding in () if found is None else tuple(found.bindings):
+            if binding.destination_kind != "queue" and binding.destination not in seen:
+                seen.add(binding.destination)
+                pending.append(binding.destination)
+            yield binding
+
+
+def _bindings_before(topology: Topology, queue: str) -> Iterator[Binding]:
+    """The bindings to a queue, and to all that leads to it, as they are when it is their turn."""
+    seen: set[str] = set()
+    pending = deque([topology.bindings_of_queue(queue)])
+    while pending:
+        for binding in pending.popleft():
+            if binding.source not in seen:
+                seen.add(binding.source)
+                pending.append(topology.bindings_of_exchange(binding.source))
+            yield binding

@@ -26,6 +26,8 @@ PAGE_MAX = 10_000
 PageSize = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
 After = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 """Where a page starts: behind what is on those before it."""
+SHOWN_AT_ONCE = 250
+"""So many messages, or queues with their statistics, are shown in one turn of the loop."""
 
 
 class Choice(msgspec.Struct, frozen=True):

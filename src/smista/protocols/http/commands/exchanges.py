@@ -14,7 +14,7 @@ from smista.protocols.http.commands.publishing import check_named
 
 ExchangeName = Annotated[str, msgspec.Meta(max_length=255)]
 """May be empty: the default exchange."""
-SHOWN_AT_ONCE = 1_000
+BINDINGS_AT_ONCE = 1_000
 
 
 @command
@@ -171,9 +171,7 @@ class ListBindings(Command):
         broker = door.broker
         some = broker.binding_page(self.exchange, after=self.after, limit=self.limit + 1, namespace=self.namespace)
         found: list[BindingView] = []
-        for place, binding in enumerate(some[: self.limit], 1):
-            if place % SHOWN_AT_ONCE == 0:
-                await broker.lane.turn()
+        async for binding in broker.lane.in_turns(some[: self.limit], BINDINGS_AT_ONCE):
             view = BindingView(exchange=binding.source, key=binding.key, arguments=thaw(binding.arguments))
             if binding.destination_kind == "queue":
                 view.queue = binding.destination

@@ -10,12 +10,20 @@ import msgspec
 from smista.core.message import Message
 from smista.engine import Broker, Filter, Page, Reason, State
 from smista.protocols import properties
-from smista.protocols.http.commands.base import After, Command, Door, Milliseconds, Name, PageSize, command
+from smista.protocols.http.commands.base import (
+    SHOWN_AT_ONCE,
+    After,
+    Command,
+    Door,
+    Milliseconds,
+    Name,
+    PageSize,
+    command,
+)
 from smista.protocols.http.messages import MessageView, show_message
 
 PAGE_BYTES_MAX = 16 << 20
 """Of bodies on one page: large ones make it shorter."""
-SHOWN_AT_ONCE = 250
 ReasonName = Literal[
     "nacked",
     "timed_out",
@@ -103,13 +111,10 @@ async def show_all(
     door: Door, found: Sequence[tuple[str, Message]], *, raw: bool, bodies: bool = True
 ) -> list[MessageView]:
     """Messages with the queues they are in, shown some at a time: ten thousand take a tenth of a second."""
-    shown: list[MessageView] = []
-    for start in range(0, len(found), SHOWN_AT_ONCE):
-        if start:
-            await door.broker.lane.turn()
-        some = found[start : start + SHOWN_AT_ONCE]
-        shown += [show(door, message, queue, raw=raw, bodies=bodies) for queue, message in some]
-    return shown
+    return [
+        show(door, message, queue, raw=raw, bodies=bodies)
+        async for queue, message in door.broker.lane.in_turns(found, SHOWN_AT_ONCE)
+    ]
 
 
 @command

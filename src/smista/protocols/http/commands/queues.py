@@ -13,7 +13,7 @@ from smista.core.errors import InvalidSettings, QueueNotFound
 from smista.core.settings import DeadLetterMode, IfExists, QueueSettings
 from smista.engine import Broker
 from smista.protocols import queue_annotations
-from smista.protocols.http.commands.base import Command, Door, Name, Success, command
+from smista.protocols.http.commands.base import SHOWN_AT_ONCE, Command, Door, Name, Success, command
 from smista.protocols.http.errors import InvalidRequest
 
 GivenSettings = msgspec.defstruct(
@@ -259,9 +259,6 @@ def show_stats(stats: QueueStats) -> StatsAnswer:
     )
 
 
-SHOWN_AT_ONCE = 250
-
-
 class QueueList(msgspec.Struct):
     queues: list[str | StatsAnswer]
     after: str | None
@@ -291,13 +288,12 @@ class ListQueues(Command):
         after = page[-1] if len(names) > self.limit else None
         if not self.details:
             return QueueList([*page], after)
-        shown: list[str | StatsAnswer] = []
-        for place, name in enumerate(page, 1):
-            if place % SHOWN_AT_ONCE == 0:
-                await broker.lane.turn()
+        shown: list[str | StatsAnswer] = [
+            show_stats(broker.stats(name, namespace=self.namespace))
+            async for name in broker.lane.in_turns(page, SHOWN_AT_ONCE)
             # One may be deleted while others have their turn.
-            if broker.has_queue(name, namespace=self.namespace):
-                shown.append(show_stats(broker.stats(name, namespace=self.namespace)))
+            if broker.has_queue(name, namespace=self.namespace)
+        ]
         return QueueList(shown, after)
 
 
