@@ -22,6 +22,7 @@ from smista.client import Reject, Retry
 from smista.client import handler as handlers
 from smista.client.settling import ACK
 from tests.client.test_worker import Seen, running, settled
+from tests.logged import logged
 from tests.waiting import answers
 
 Body = Callable[[Any], None]
@@ -303,7 +304,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_left_behind(
     async with running(app):
         await seen.reach(1)
     assert "cancelled" in seen
-    assert "is left behind" in caplog.text
+    assert "is left behind" in logged(caplog)
     # It was at work until the connection went: that counts.
     await answers(lambda: client.stats(queue), lambda stats: stats.dead_lettered_total)
     go_on.set()
@@ -406,7 +407,7 @@ async def test_what_waits_behind_handlers_that_hang_is_given_back_and_never_coun
         stats = await answers(lambda: client.stats(queue), lambda stats: not stats.in_flight)
         # The two that hang have run out of their leases; what waited behind them is as it was.
         assert (stats.ready, stats.consumers, stats.timed_out_total, stats.dead_lettered_total) == (8, 0, 2, 2)
-        assert "all 2 handlers hang" in caplog.text
+        assert "all 2 handlers hang" in logged(caplog)
         go_on.set()
         await seen.reach(10)
         await settled(client, queue)

@@ -19,6 +19,7 @@ from smista.client import ClientClosed, Reject, Retry, SyncDelivery, WorkerNotFo
 from smista.client.worker import load
 from smista.core.errors import InvalidArgument
 from tests.client.relay import Relay
+from tests.logged import logged
 from tests.waiting import PATIENCE_S, answers, eventually, until, with_more_time
 
 
@@ -305,7 +306,7 @@ async def test_a_handler_that_hangs_loses_its_message(
             stats = await client.stats(queue)
             assert seen == [1, 2]
             assert stats.acked_total - before.acked_total == stats.timed_out_total - before.timed_out_total == 1
-            assert "is not done after 100 ms" in caplog.text
+            assert "is not done after 100 ms" in logged(caplog)
 
 
 async def test_what_waits_behind_a_handler_that_hangs_goes_to_somebody_else(

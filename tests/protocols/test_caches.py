@@ -3,7 +3,25 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Sized
 from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from smista.core import policies
+from smista.core.caches import ENTRIES_MAX
+from smista.core.message import Envelope
+from smista.core.policies import Policy
+from smista.core.settings import QueueSettings
+from smista.core.state import BrokerState
+from smista.engine import recovery
+from smista.engine.recovery import Recovery
+from smista.protocols.amqp import methods, publishing
+from smista.protocols.amqp.publishing import CACHED_PER_TARGET_MAX, Target
+from smista.protocols.http.access import KNOWN_HOSTS_MAX, Access
+from smista.protocols.http.staged_rows import _Maker
 
 SOURCES = Path(__file__).parents[2] / "src" / "smista"
 FIXED = {
@@ -23,3 +41,62 @@ def test_lru_caches_are_for_what_clients_cannot_choose() -> None:
                 if names & {"lru_cache", "functools.lru_cache", "cache", "functools.cache"}:
                     found.add((str(path.relative_to(SOURCES)), node.name))
     assert found == set(FIXED)
+
+
+# -- caches written by hand -------------------------------------------------------------------------------------------
+
+Fill = Callable[[pytest.MonkeyPatch, int], Sized]
+"""Asks a cache for so many different things; what it keeps."""
+
+
+def fill_known_hosts(patch: pytest.MonkeyPatch, count: int) -> Sized:
+    access = Access(hosts=["*"])
+    for number in range(count):
+        access.check({"type": "http", "headers": [(b"host", b"host-%d" % number)]})
+    return access._known_hosts
+
+
+def fill_recovered_envelopes(patch: pytest.MonkeyPatch, count: int) -> Sized:
+    patch.setattr(recovery, "_decode_envelope", lambda data: Envelope(bytes(data)))
+    recovering = Recovery(BrokerState(), resident_bytes_max=0)
+    for number in range(count):
+        recovering._envelope(b"%d" % number)
+    return recovering._envelopes
+
+
+def fill_staged_envelopes(patch: pytest.MonkeyPatch, count: int) -> Sized:
+    maker = _Maker("events")
+    for number in range(count):
+        maker._envelope(None, None, None, None, f"key-{number}", None, None, None)
+    return maker._envelopes
+
+
+def fill_prepared(patch: pytest.MonkeyPatch, count: int) -> Sized:
+    patch.setattr(publishing, "_prepare", lambda *_: object())
+    target = Target(methods.BasicPublish(0, "", "q", False, False))
+    for number in range(count):
+        target.prepare(b"%d" % number, cast("Any", None))
+    return target.prepared
+
+
+def fill_fitted(patch: pytest.MonkeyPatch, count: int) -> Sized:
+    policy = Policy("p", "*", 0, {"lease_ms": 1})
+    for number in range(count):
+        policy.fit("q", msgspec.structs.replace(QueueSettings(), max_depth=1 + number))
+    return policy._fitted
+
+
+BY_HAND: dict[str, tuple[Fill, int]] = {
+    "Access._known_hosts": (fill_known_hosts, KNOWN_HOSTS_MAX),
+    "Recovery._envelopes": (fill_recovered_envelopes, ENTRIES_MAX),
+    "_Maker._envelopes": (fill_staged_envelopes, ENTRIES_MAX),
+    "Target.prepared": (fill_prepared, CACHED_PER_TARGET_MAX),
+    "Policy._fitted": (fill_fitted, policies._FITTED_MAX),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_cache_written_by_hand_keeps_only_so_much(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill, entries_max = BY_HAND[name]
+    assert len(fill(monkeypatch, entries_max)) > entries_max // 2, "it keeps nothing: what does this test?"
+    assert len(fill(monkeypatch, 2 * entries_max + 1)) <= entries_max

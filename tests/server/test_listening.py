@@ -15,6 +15,7 @@ from smista.server import listening, serve
 from smista.server.errors import CannotListen
 from smista.server.listening import is_exposed, listen, names_of_this_machine
 from smista.server.settings import ServerSettings
+from tests.logged import logged
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_a_listener_that_cannot_be_served_ends_it_with_2_and_the_log_closed(
     settings = ServerSettings(data=str(tmp_path / "data"), http_port=0, amqp_port=0)
     assert serve.run(settings, said.append) == 2
     [port] = [port for port, flag in flags.items() if flag == f"--{door}-port"]
-    assert f"cannot start: Cannot listen on 127.0.0.1, port {port}: Too many open files" in caplog.text
+    assert f"cannot start: Cannot listen on 127.0.0.1, port {port}: Too many open files" in logged(caplog)
     assert said == []
     SqliteLog.open(tmp_path / "data").close()
 

@@ -11,6 +11,7 @@ import pytest
 from smista.engine import Publication, QueueSettings
 from smista.protocols.amqp import methods
 from smista.protocols.amqp.methods import Method
+from tests.logged import logged
 from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import CLOSE, CLOSE_CHANNEL, consume, declare, message, on
 from tests.waiting import patience, until
@@ -301,4 +302,4 @@ async def test_a_delivery_that_fails_by_a_fault_of_ours_ends_one_connection_only
     assert (await client.expect(methods.ConnectionClose)).reply_code == 541
     await until(lambda: len(bystander) == 4)
     assert sorted(delivery.body for delivery in bystander) == numbered(4)
-    assert "planted" in caplog.text
+    assert "planted" in logged(caplog)

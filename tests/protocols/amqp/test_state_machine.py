@@ -15,6 +15,7 @@ from smista.protocols.amqp import methods
 from smista.protocols.amqp.door import AmqpSettings
 from smista.protocols.amqp.frames import HEADER
 from tests.engine.bench import SETTINGS
+from tests.logged import logged
 from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import (
     CLOSE,
@@ -467,7 +468,7 @@ async def test_an_error_of_ours_is_told_and_logged(
     client.feed(publish("q"), head(0))
     closed = await client.expect(methods.ConnectionClose)
     assert closed.reply_code == 541
-    assert "ZeroDivisionError" in caplog.text
+    assert "ZeroDivisionError" in logged(caplog)
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------

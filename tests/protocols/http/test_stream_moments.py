@@ -11,6 +11,7 @@ import pytest
 
 from smista.engine import Broker, BrokerSettings, Overflow, Publication, QueueSettings
 from smista.log import MemoryLog
+from tests.logged import logged
 from tests.protocols.http.peer import Peer
 from tests.waiting import until
 
@@ -117,7 +118,7 @@ async def test_a_fault_of_ours_is_the_end_of_one_connection_only(
         assert await peer.next() == 1011
     await peer.running
     assert [delivery.body for delivery in bystander] == [b"a"]
-    assert "planted" in caplog.text
+    assert "planted" in logged(caplog)
 
 
 async def test_a_request_that_fails_by_a_fault_of_ours_is_told_so(
@@ -131,7 +132,7 @@ async def test_a_request_that_fails_by_a_fault_of_ours_is_told_so(
     answer = await peer.next()
     assert (answer["id"], answer["error"]["code"]) == ("broker.info", "internal_error")
     assert "planted" not in answer["error"]["message"]
-    assert "planted" in caplog.text
+    assert "planted" in logged(caplog)
     peer.send("queue.stats", queue="q")
     assert "result" in await peer.next()
 
