@@ -16,6 +16,8 @@ def test_top_tells_what_came_in_since_it_looked_last(smista: Smista, queue: str)
     smista("put", queue, "x", "--delay", "1h")
     [frame] = smista("top", queue, "--once", "--interval", "100ms", "--json").lines
     assert (frame["scheduled"], frame["published_per_s"], frame["delivered_per_s"]) == (1, 0.0, 0.0)
+    assert (frame["acknowledged_per_s"], frame["failed_per_s"]) == (0.0, 0.0)
+    assert not {name for name in frame if name.startswith("acked")} - {"acked_total"}, "one word, and Synap's"
 
 
 def test_top_is_a_live_view_on_a_terminal(url: str, queue: str) -> None:

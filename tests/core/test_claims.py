@@ -306,7 +306,7 @@ def test_releasing_gives_up_the_name(orders: ClaimBench) -> None:
 def test_statistics_show_what_is_claimed(orders: ClaimBench) -> None:
     orders.made(0, 4)
     found = stats(orders.queue, claimants=claims.claimants(orders.state, orders.queue), now_ms=orders.now_ms)
-    assert (found.claims, found.claimed, found.acked_late_total) == (1, 4, 0)
+    assert (found.claims, found.claimed, found.acknowledged_late_total) == (1, 4, 0)
 
 
 def test_of_too_many_consumers_the_one_not_seen_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

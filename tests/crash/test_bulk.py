@@ -205,7 +205,7 @@ def test_no_kill_loses_or_doubles_a_row(tmp_path: Path, tell: Callable[[str], No
         claimer.turn()
         with Caller(server.address) as caller:
             assert caller.stats(QUEUE)["depth"] == 0
-            assert caller.stats(QUEUE)["acked_late_total"] == 0
+            assert caller.stats(QUEUE)["acknowledged_late_total"] == 0
     ledger.finish()
     server.__exit__()
     totals = ledger.totals

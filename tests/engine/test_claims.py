@@ -152,7 +152,7 @@ async def test_an_expiry_survives_a_restart_and_so_does_what_is_left_of_it(order
         await orders.restart()
     with pytest.raises(ClaimExpired):
         await spark.acknowledge(1)
-    assert orders.broker.stats("orders").acked_late_total == 10
+    assert orders.broker.stats("orders").acknowledged_late_total == 10
     assert (await spark.claim(1)).number == 2
 
 

@@ -40,7 +40,7 @@ class Rates(NamedTuple):
 
     published: float = 0.0
     delivered: float = 0.0
-    acked: float = 0.0
+    acknowledged: float = 0.0
     failed: float = 0.0
 
 

@@ -84,7 +84,7 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     """Open ones ..."""
     claimed: int = 0
     """... and how many messages they hold."""
-    acked_late_total: int = 0
+    acknowledged_late_total: int = 0
     """Rows of claims that had expired when they were acknowledged."""
     policy: str | None = None
     """The operator's policy that holds for it."""

@@ -136,7 +136,7 @@ def stats(queue: Queue, *, consumers: int = 0, claimants: Sequence[Claimant] = (
         purged_total=counters.purged,
         duplicates_total=counters.duplicates,
         rejected_total=counters.rejected,
-        acked_late_total=sum(claimant.late_count for claimant in claimants),
+        acknowledged_late_total=sum(claimant.late_count for claimant in claimants),
         wait_ms_average=counters.wait_ms_total / counters.first_delivered if counters.first_delivered else 0.0,
         oldest_age_ms=0 if oldest is None else max(0, now_ms - oldest.ready_at_ms),
         policy=queue.policy,

@@ -84,7 +84,7 @@ class QueueStats(msgspec.Struct, frozen=True):
     purged_total: int
     duplicates_total: int
     rejected_total: int
-    acked_late_total: int
+    acknowledged_late_total: int
     """Rows of claims that had expired when they were acknowledged."""
     wait_ms_average: float
     oldest_age_ms: int

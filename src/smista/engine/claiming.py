@@ -59,7 +59,7 @@ class ClaimantView(msgspec.Struct, frozen=True):
     seen_at_ms: int
     acknowledged: int
     last: int
-    acked_late: int
+    acknowledged_late: int
     claims: list[ClaimView]
 
 

@@ -110,7 +110,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         stats = self._stats()
         backlog = {name: stats[name] for name in ("ready", "in_flight", "scheduled", "dead", "oldest_message_age_secs")}
-        return backlog | {"acked_late": stats["acked_late_total"]}
+        return backlog | {"acknowledged_late": stats["acknowledged_late_total"]}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         if start == end:

@@ -169,7 +169,7 @@ def test_who_claims_what_is_shown(spark: Spark) -> None:
     spark.claim(0, 4)
     for path in ((), ("spark",)):
         [consumer] = spark.http.rest("GET", "queues", spark.queue, "claims", *path).value["consumers"]
-        assert (consumer["consumer"], consumer["session"], consumer["acked_late"]) == ("spark", "one", 0)
+        assert (consumer["consumer"], consumer["session"], consumer["acknowledged_late"]) == ("spark", "one", 0)
         assert (consumer["acknowledged"], consumer["last"]) == (0, 1)
         [claim] = consumer["claims"]
         assert (claim["number"], claim["after"], claim["rows"], claim["bytes"]) == (1, 0, 4, 4)
@@ -185,7 +185,7 @@ def test_an_expired_claim_is_gone_and_told_so(spark: Spark) -> None:
     eventually(lambda: spark.http.stats(spark.queue)["ready"] == 10)
     for refusal in (spark.unread(1), spark.unposted("acknowledge", up_to=1)):
         assert (refusal.status, refusal.code) == (410, "claim_expired")
-    assert spark.http.stats(spark.queue)["acked_late_total"] == 10
+    assert spark.http.stats(spark.queue)["acknowledged_late_total"] == 10
     again = spark.claim(0)
     assert (again["number"], again["rows"]) == (2, 10)
     assert spark.read(2).column("delivery_count").to_pylist() == [2] * 10

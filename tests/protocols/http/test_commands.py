@@ -462,7 +462,7 @@ def test_the_counts_of_a_queue_tell_what_happened(caller: Caller) -> None:
         "purged_total": 0,
         "duplicates_total": 1,
         "rejected_total": 1,
-        "acked_late_total": 0,
+        "acknowledged_late_total": 0,
     }
     assert (stats["namespace"], stats["is_paused"], stats["consumers"]) == ("/", False, 0)
 

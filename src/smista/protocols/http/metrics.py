@@ -211,7 +211,7 @@ _PLAIN = (
             ("purged_total", "Messages purged or cancelled."),
             ("duplicates_total", "Publishes recognised as repeated."),
             ("rejected_total", "Publishes refused."),
-            ("acked_late_total", "Rows of claims that had expired when they were acknowledged."),
+            ("acknowledged_late_total", "Rows of claims that had expired when they were acknowledged."),
         )
     ),
 )

@@ -80,7 +80,7 @@ class ConsumerAnswer(msgspec.Struct):
     """All up to this claim is done with."""
     last: int
     """The last claim that was made."""
-    acked_late: int
+    acknowledged_late: int
     """Rows of claims that had expired when they were acknowledged."""
     claims: list[ClaimAnswer]
 
@@ -109,7 +109,7 @@ class ListClaims(Command, kw_only=True):
                     one.seen_at_ms,
                     one.acknowledged,
                     one.last,
-                    one.acked_late,
+                    one.acknowledged_late,
                     [show_claim(claim) for claim in one.claims],
                 )
                 for one in found

@@ -209,7 +209,7 @@ class StatsAnswer(msgspec.Struct, kw_only=True):
     purged_total: int
     duplicates_total: int
     rejected_total: int
-    acked_late_total: int
+    acknowledged_late_total: int
     wait_ms_average: float
     oldest_age_ms: int
     consumed_total: int
@@ -248,7 +248,7 @@ def show_stats(stats: QueueStats) -> StatsAnswer:
         purged_total=stats.purged_total,
         duplicates_total=stats.duplicates_total,
         rejected_total=stats.rejected_total,
-        acked_late_total=stats.acked_late_total,
+        acknowledged_late_total=stats.acknowledged_late_total,
         wait_ms_average=round(stats.wait_ms_average, 3),
         oldest_age_ms=stats.oldest_age_ms,
         consumed_total=stats.delivered_total,
