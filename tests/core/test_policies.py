@@ -15,7 +15,7 @@ from smista.core.governing import Governing, delete_policy, set_policy
 from smista.core.message import Publication
 from smista.core.policies import NOT_BY_POLICY, Policies, Policy
 from smista.core.publishing import publish
-from smista.core.settings import DEFAULT, Backoff, Overflow, QueueSettings, check_settings
+from smista.core.settings import DEFAULT, Backoff, DeadLetterMode, Overflow, QueueSettings, check_settings
 from smista.core.trimming import keep_limits
 from tests.core.bench import Bench
 
@@ -211,6 +211,24 @@ def test_queues_declared_alike_share_one_settings_object(orders: Bench) -> None:
     put(orders, "all", "*", lease_ms=1)
     one, other = (orders.declare(name, QueueSettings(max_depth=3)) for name in ("one", "other"))
     assert one.settings is other.settings
+
+
+@pytest.mark.parametrize("target", ["dead_letter_queue", "dead_letter_exchange"])
+def test_a_dead_letter_target_is_used_though_the_queue_was_declared_to_drop(orders: Bench, target: str) -> None:
+    orders.declare("dropping", QueueSettings(dead_letter=DeadLetterMode.DROP))
+    put(orders, "dead", "drop*", **{target: "grave"})
+    assert orders.find("dropping").settings.dead_letter is DeadLetterMode.MOVE_OR_DROP
+    put(orders, "dead", "drop*", **{target: "grave", "dead_letter": "park"})
+    assert orders.find("dropping").settings.dead_letter is DeadLetterMode.PARK
+
+
+def test_an_idle_queue_has_its_whole_time_when_a_policy_has_it_expire(orders: Bench) -> None:
+    orders.pass_time(ms=60_000)
+    put(orders, "idle", "*", expires_ms=10_000)
+    orders.pass_time(ms=9_000)
+    assert "orders" in orders.state.namespaces["/"].queues
+    orders.pass_time(ms=2_000)
+    assert "orders" not in orders.state.namespaces["/"].queues
 
 
 def test_what_a_queue_has_does_not_depend_on_the_order_in_which_things_came() -> None:

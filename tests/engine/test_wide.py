@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
@@ -45,13 +45,17 @@ def placed(broker: Broker) -> int:
     return broker._state.next_sequence
 
 
-async def most_in_a_turn(broker: Broker, work: asyncio.Future[Any]) -> int:
+def tried(broker: Broker) -> int:
+    return broker._state.looked_at
+
+
+async def most_in_a_turn(broker: Broker, work: asyncio.Future[Any], count: Callable[[Broker], int] = placed) -> int:
     """How many messages entered queues in one turn of the loop, at most, until some work was done."""
     most = 0
-    before = placed(broker)
+    before = count(broker)
     while not work.done():
         await asyncio.sleep(0)
-        most, before = max(most, placed(broker) - before), placed(broker)
+        most, before = max(most, count(broker) - before), count(broker)
     return most
 
 
@@ -126,6 +130,23 @@ async def test_what_is_rejected_goes_to_very_many_queues_some_at_a_time(bench: B
     assert await most_in_a_turn(bench.broker, work) == WIDTH
     assert await work == [False] * COUNT
     await all_dead(bench)
+
+
+@pytest.mark.parametrize("how", ["rejected", "expired"])
+async def test_what_very_many_full_queues_do_not_take_is_tried_some_at_a_time(bench: Bench, how: str) -> None:
+    for number in range(WIDTH):
+        await bench.broker.alter_queue(f"q{number}", QueueSettings(max_depth=1))
+    await bench.broker.publish_to_exchange("amq.fanout", Publication(b"full"))
+    await dying(bench, message_ttl_ms=10_000)
+    receipts = await held(bench) if how == "rejected" else []
+    if receipts:
+        work: asyncio.Future[Any] = asyncio.ensure_future(bench.broker.nack(receipts, requeue=False))
+    else:
+        await bench.broker.publish("dying", [Publication(b"x")] * COUNT)
+        bench.pass_time(ms=20_000)
+        work = asyncio.ensure_future(until(lambda: not any(bench.counts("dying"))))
+    assert await most_in_a_turn(bench.broker, work, tried) == WIDTH
+    assert not any(bench.counts("dying")), "dropped"
 
 
 async def test_what_a_consumer_vanished_with_goes_to_very_many_queues_some_at_a_time(bench: Bench) -> None:

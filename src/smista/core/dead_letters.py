@@ -42,8 +42,8 @@ MOVES = (DeadLetterMode.MOVE, DeadLetterMode.MOVE_OR_DROP)
 
 
 def is_much(state: BrokerState, since: int, more: int = 0) -> bool:
-    """Whether so many messages have entered queues since the next sequence was this, that the rest should wait."""
-    return state.next_sequence - since >= COPIES_AT_ONCE + more
+    """Whether so much was done since `state.work` was this, that the rest should wait."""
+    return state.work - since >= COPIES_AT_ONCE + more
 
 
 def expire(
@@ -357,6 +357,7 @@ def _find_way(state: BrokerState, queue: Queue, message: Message, fate: Fate, co
             or _may_pass_on(queue, target, message)
         )
     ]
+    state.looked_at += len(found) - len(targets)
     return _Way(targets, address=address)
 
 

@@ -91,6 +91,9 @@ def govern(state: BrokerState, queue: Queue, *, is_lined_up_anew: bool = False, 
     if queue.settings == before and not is_lined_up_anew:
         return False
     queue.take_up_settings(before, now_ms, is_lined_up_anew=is_lined_up_anew)
+    if queue.settings.expires_ms != before.expires_ms:
+        # A queue that was long idle has its whole time from now on, and is not deleted by the change itself.
+        queue.used_at_ms = now_ms
     schedule_check(queue, now_ms)
     if queue.is_watched:
         # A limit may be gone that held those who wait.

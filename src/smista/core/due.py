@@ -30,7 +30,7 @@ def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float 
     foreign: list[Entry] = []
     due = state.calendar.pop_due(now_ms, limit)
     # What becomes ready is one record per queue, so it comes first: nothing else may happen to it before that is noted.
-    since = state.next_sequence
+    since = state.work
     others = _become_ready(state, due, now_ms)
     done = 0
     try:
@@ -133,7 +133,7 @@ def _retire(state: BrokerState, queue: Queue, now_ms: int) -> bool:
             if since_ms + retention_ms > now_ms or len(old) >= RETIRED_AT_ONCE:
                 break
             old.append(message)
-    since = state.next_sequence
+    since = state.work
     for message in old:
         if is_much(state, since):
             return True

@@ -38,7 +38,7 @@ from typing import Any
 import msgspec
 
 from smista.core.errors import InvalidArgument, InvalidName, InvalidSettings, PolicyNotFound
-from smista.core.settings import DEFAULT, NAME_BYTES_MAX, QueueSettings, check_name, check_settings
+from smista.core.settings import DEFAULT, NAME_BYTES_MAX, DeadLetterMode, QueueSettings, check_name, check_settings
 
 NOT_BY_POLICY = frozenset(("annotations", "durable", "fair", "group_turns", "ordered"))
 PRIORITY_MAX = 1 << 31
@@ -133,6 +133,11 @@ def _together(declared: QueueSettings, named: Mapping[str, Any]) -> QueueSetting
     if "dead_letter_exchange" in given:
         # A key belongs to the exchange it was given with.
         given.setdefault("dead_letter_routing_key", None)
+    if declared.dead_letter is DeadLetterMode.DROP and (
+        given.get("dead_letter_queue") is not None or given.get("dead_letter_exchange") is not None
+    ):
+        # As AMQP declares a queue without a dead-letter exchange: whoever names a target wants it used.
+        given.setdefault("dead_letter", DeadLetterMode.MOVE_OR_DROP)
     merged = msgspec.structs.replace(declared, **given)
     for below, above in (("prefetch", "max_prefetch"), ("default_priority", "max_priority")):
         if getattr(merged, below) > getattr(merged, above):

@@ -126,7 +126,7 @@ def _take_one_by_one(
         limit = _count_within(queue, limit, bytes_max)
     taken: list[Message] = []
     leased = expired_count = 0
-    since = state.next_sequence
+    since = state.work
     while len(taken) < limit and bytes_max > 0 and expired_count < EXPIRED_AT_ONCE and not is_much(state, since):
         message = line.pop()
         if message is None:

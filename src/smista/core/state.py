@@ -58,6 +58,7 @@ class BrokerState:
         "crowded",
         "fleeting",
         "journal",
+        "looked_at",
         "namespaces",
         "next_exchange",
         "next_queue",
@@ -98,10 +99,17 @@ class BrokerState:
         self.next_queue = 1
         self.next_exchange = 1
         self.next_sequence = 1
+        self.looked_at = 0
+        """How many queues were looked at for dead letters that they did not take."""
         self.woken: dict[Queue, None] = {}
         """Queues in which something became ready while somebody was waiting; the engine empties it."""
         self.purged: list[Messages] = []
         """Tables of purged messages whose memory is still to be freed, see `free_purged`."""
+
+    @property
+    def work(self) -> int:
+        """How much was done so far: what entered queues, and what was tried."""
+        return self.next_sequence + self.looked_at
 
     def namespace(self, name: str) -> Namespace:
         namespace = self.namespaces.get(name)

@@ -46,7 +46,7 @@ def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> Queue | Non
     """Serve the crowded queues, then drop what nobody took and may not stay. Some may still be crowded afterwards.
 
     Returns the one of them whose dead letters went to so many queues that the rest of them should wait for a while."""
-    entered, since = sum(state.crowded.values()), state.next_sequence
+    entered, since = sum(state.crowded.values()), state.work
     budget = TRIMMED_AT_ONCE + 2 * entered
     while state.crowded and budget > 0:
         queue, _ = state.crowded.popitem()

@@ -247,7 +247,7 @@ class Broker(SurveyingBroker):
     ) -> list[bool | BrokerError]:
         """With `is_cut` there are fewer results than receipts where some became dead letters in very many queues: the
         others are not settled yet."""
-        now_ms, since = self._enter(), self._state.next_sequence
+        now_ms, since = self._enter(), self._state.work
         results: list[bool | BrokerError] = []
         for receipt in receipts:
             if is_cut and is_much(self._state, since):

@@ -130,7 +130,7 @@ class LeavingBroker(RunningBroker):
         """The consumer vanished with these: failed deliveries, ready again at once. Those that are over stay so.
 
         Returns with how many it is done: with fewer where some became dead letters in very many queues."""
-        now_ms, since = self._enter(), self._state.next_sequence
+        now_ms, since = self._enter(), self._state.work
         done = 0
         for receipt in receipts:
             if is_much(self._state, since):

@@ -325,7 +325,7 @@ class RunningBroker:
     def release_now(self, receipts: Iterable[Receipt], *, is_cut: bool = False) -> list[Outcome]:
         """With `is_cut` there are fewer outcomes than receipts where some had expired and became dead letters in very
         many queues: the others are not released yet."""
-        now_ms, since = self._enter(), self._state.next_sequence
+        now_ms, since = self._enter(), self._state.work
         outcomes: list[Outcome] = []
         for receipt in receipts:
             if is_cut and dead_letters.is_much(self._state, since):

@@ -97,13 +97,15 @@ def test_parked_and_moved_ones_are_listed_together_page_by_page(caller: Caller) 
         assert found == [message["message"] for message in places]
 
 
+@pytest.mark.parametrize("mode", ["move", "move-or-drop"])
 @pytest.mark.parametrize("key", ["", "graves"], ids=["own-key", "fixed-key"])
-def test_those_that_went_through_an_exchange_are_found(caller: Caller, key: str) -> None:
+def test_those_that_went_through_an_exchange_are_found(caller: Caller, key: str, mode: str) -> None:
+    """`move-or-drop` is what AMQP declares."""
     exchange, graves = new_name("dead"), caller.new_queue()
     caller.call("exchange.declare", exchange=exchange, kind="direct" if key else "fanout")
     caller.call("exchange.bind", exchange=exchange, queue=graves, key=key)
     more = {"dead_letter_routing_key": key} if key else {}
-    queue = caller.new_queue(dead_letter_exchange=exchange, **more)
+    queue = caller.new_queue(dead_letter=mode, dead_letter_exchange=exchange, **more)
     kill(caller, queue, 1)
     assert caller.call("dlq.list", queue=queue)["queue"] == graves
     assert dead(caller, queue) == dead(caller, graves) == [1]
@@ -116,6 +118,14 @@ def test_the_default_exchange_may_lead_to_them(caller: Caller) -> None:
     queue = caller.new_queue(dead_letter_exchange="", dead_letter_routing_key=graves)
     kill(caller, queue, 1)
     assert dead(caller, queue) == [1]
+
+
+def test_those_that_died_before_another_target_was_named_are_still_found(caller: Caller, queue: str) -> None:
+    kill(caller, queue, 1)
+    caller.call("queue.alter", queue=queue, settings={"dead_letter_queue": caller.new_queue()})
+    kill(caller, queue, 2)
+    assert sorted(dead(caller, queue)) == [1, 2]
+    assert caller.call("dlq.retry", queue=queue)["redriven"] == 2
 
 
 def test_they_outlive_the_queue_they_died_in(caller: Caller, queue: str) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from smista.core.dead_letters import DEAD_LETTER_SUFFIX
+from smista.core.dead_letters import DEAD_LETTER_SUFFIX, MOVES
 from smista.core.errors import MessageNotFound
 from smista.core.message import Message
 from smista.core.settings import QueueSettings
@@ -27,7 +27,7 @@ from smista.protocols.http.messages import MessageView
 
 async def targets_of(broker: Broker, queue: str, settings: QueueSettings, namespace: str) -> list[str]:
     """The queues that take a queue's dead letters, those among them that are there."""
-    if settings.dead_letter is not DeadLetterMode.MOVE:
+    if settings.dead_letter not in MOVES:
         return []
     exchange, key = settings.dead_letter_exchange, settings.dead_letter_routing_key
     if exchange is None:
@@ -52,7 +52,7 @@ async def is_target(broker: Broker, queue: str, namespace: str) -> bool:
             return True
     before = await broker.exchanges_before(queue, namespace=namespace)
     for settings in await broker.distinct_settings(namespace=namespace):
-        if settings.dead_letter is not DeadLetterMode.MOVE:
+        if settings.dead_letter not in MOVES:
             continue
         exchange, key = settings.dead_letter_exchange, settings.dead_letter_routing_key
         if exchange is None:
@@ -75,6 +75,10 @@ async def places(broker: Broker, queue: str, namespace: str) -> list[tuple[str, 
     if await is_target(broker, queue, namespace):
         return [(queue, {})]
     targets = [name for name in await targets_of(broker, queue, settings, namespace) if name != queue]
+    usual = queue + DEAD_LETTER_SUFFIX
+    if usual not in targets and declared(broker, usual, namespace):
+        # Another target was named since: what died before is still there.
+        targets.append(usual)
     return [(queue, {"state": State.DEAD}), *((target, {"source": queue}) for target in targets)]
 
 
