@@ -99,6 +99,8 @@ class World:
             log.next_position, on_first=lambda: None, on_settled=_nobody_holds, read_body=_nothing_is_paged_out
         )
         recovery.finish(recorder, self.now_ms)
+        for position, size, _ in recovery.blocks:
+            recorder.block_is(position, size)
         return state, recorder, recovery
 
     @property

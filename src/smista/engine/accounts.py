@@ -74,7 +74,7 @@ class Accounts:
     def block_is(self, position: int, size: int) -> None:
         """A block that is written is so large."""
         surplus = self.live.get(position, 0) - size
-        if surplus > 0:
+        if surplus > 0 and position not in self._sizes:
             self._sizes[position] = size
             self.live_total -= surplus
 

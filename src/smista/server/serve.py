@@ -110,6 +110,9 @@ class Server:
                     with contextlib.suppress(BrokerError):
                         await broker.close()
                     raise
+                # Before the last line, which says that it has stopped.
+                self._door.close()
+                http.connections.close()
                 return await self._close(broker, code)
             finally:
                 self._door.drain()
