@@ -36,6 +36,25 @@ async def opened(kept: Kept) -> Broker:
     return bench.broker
 
 
+async def keep_little(bench: Bench) -> None:
+    """Start it again so that its log keeps next to nothing beyond what lives."""
+    await bench.restart(
+        msgspec.structs.replace(
+            bench.settings, block_bytes_max=STEP // 2, log_retention_ms=0, log_retention_bytes=0, log_slack_bytes=0
+        )
+    )
+
+
+async def relocate_all(bench: Bench, place: MemoryPlace) -> None:
+    """Have all blocks that are there dropped: what lives in them is written again."""
+    end = place.log.next_position
+    await bench.declare("other")
+    while place.log.first_position < end:
+        await bench.publish(BODY, queue="other")
+        await bench.acknowledge(await bench.receive_one("other"))
+        await turns()
+
+
 def largest(place: MemoryPlace) -> int:
     log = place.log
     return max(len(log.read(position)) for position in range(log.first_position, log.next_position))
@@ -141,11 +160,7 @@ async def test_copies_of_dead_letters(kept: Kept, how: str) -> None:
 async def test_relocated_messages_with_long_histories(kept: Kept) -> None:
     """What is known of a message may be much larger than what was written of it at first."""
     bench, place = kept
-    await bench.restart(
-        msgspec.structs.replace(
-            bench.settings, block_bytes_max=STEP // 2, log_retention_ms=0, log_retention_bytes=0, log_slack_bytes=0
-        )
-    )
+    await keep_little(bench)
     await bench.declare("orders", QueueSettings(max_retries=None))
     await bench.publish(*[b"x"] * COUNT)
     for _ in range(8):
@@ -165,11 +180,7 @@ async def test_relocated_messages_with_long_histories(kept: Kept) -> None:
 async def test_relocated_copies_of_a_message_with_large_properties(kept: Kept, is_dead: bool) -> None:
     """They share them in the log too, also after they died."""
     bench, place = kept
-    await bench.restart(
-        msgspec.structs.replace(
-            bench.settings, block_bytes_max=STEP // 2, log_retention_ms=0, log_retention_bytes=0, log_slack_bytes=0
-        )
-    )
+    await keep_little(bench)
     queues = [f"q{number}" for number in range(40)]
     await fan(bench, *queues)
     await bench.declare("dead")
@@ -184,12 +195,7 @@ async def test_relocated_copies_of_a_message_with_large_properties(kept: Kept, i
         for queue in queues:
             await bench.reject(await bench.receive_one(queue))
         assert bench.counts("dead")[0] == len(queues)
-    end = place.log.next_position
-    await bench.declare("other")
-    while place.log.first_position < end:
-        await bench.publish(BODY, queue="other")
-        await bench.acknowledge(await bench.receive_one("other"))
-        await turns()
+    await relocate_all(bench, place)
     assert largest(place) <= len(properties) + BOUND
     await bench.restart()
     assert bench.broker._keeper.held().total < 3 * len(properties)
@@ -222,11 +228,7 @@ async def test_copies_of_a_dead_letter_with_a_long_history(kept: Kept) -> None:
 async def test_relocated_copies_that_failed_each_for_itself(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reclaim, "PART_BYTES", STEP)
     bench, place = kept
-    await bench.restart(
-        msgspec.structs.replace(
-            bench.settings, block_bytes_max=STEP // 2, log_retention_ms=0, log_retention_bytes=0, log_slack_bytes=0
-        )
-    )
+    await keep_little(bench)
     queues = [f"q{number}" for number in range(40)]
     await fan(bench, *queues)
     await bench.broker.publish_to_exchange("fan", Publication(b"x"))
@@ -234,12 +236,7 @@ async def test_relocated_copies_that_failed_each_for_itself(kept: Kept, monkeypa
         for _ in range(3):
             [delivery] = await bench.broker.receive(queue)
             await bench.broker.nack([delivery.receipt], delay_ms=0, error="e" * 1000)
-    end = place.log.next_position
-    await bench.declare("other")
-    while place.log.first_position < end:
-        await bench.publish(BODY, queue="other")
-        await bench.acknowledge(await bench.receive_one("other"))
-        await turns()
+    await relocate_all(bench, place)
     assert largest(place) <= BOUND + 4 * 1100
 
 
