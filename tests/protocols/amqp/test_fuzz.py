@@ -45,7 +45,7 @@ from tests.protocols.amqp.raw import (
 )
 from tests.protocols.amqp.test_codec import ALL_TRANSCRIPT, TRANSCRIPTS, TYPES, octets
 from tests.server_process import ServerProcess
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 IS_LONG = bool(os.environ.get("SMISTA_LONG"))
 LIVE_S = 600.0 if IS_LONG else 8.0
@@ -232,7 +232,7 @@ def test_a_session_that_goes_wrong_ends_alone_and_properly(server: ServerProcess
             raise
     _settle_after(server, [HELLO + b"".join(SESSION)] * 20)
     assert _resident_bytes(server) - before[0] < 64 << 20
-    assert _open_files(server) <= before[1]
+    eventually(lambda: _open_files(server) <= before[1])  # a connection is closed a moment after its last frame
 
 
 def _settle_after(server: ServerProcess, sessions: list[bytes]) -> None:
