@@ -140,8 +140,7 @@ def test_no_pattern_takes_for_ever() -> None:
         ("p", "*", 0, {"colour": "red"}, InvalidSettings),
         ("p", "*", 0, {"lease_ms": -1}, InvalidSettings),
         ("p", "*", 0, {"lease_ms": "1"}, InvalidSettings),
-        ("p", "*", 0, {"max_depth": 0}, InvalidSettings),
-        ("p", "*", 0, {"dead_letter_routing_key": "k"}, InvalidSettings),
+        ("p", "*", 0, {"max_depth": -1}, InvalidSettings),
         ("p", "*", 0, {"dead_letter_queue": "a", "dead_letter_exchange": "b"}, InvalidSettings),
     ],
 )
@@ -211,6 +210,16 @@ def test_queues_declared_alike_share_one_settings_object(orders: Bench) -> None:
     put(orders, "all", "*", lease_ms=1)
     one, other = (orders.declare(name, QueueSettings(max_depth=3)) for name in ("one", "other"))
     assert one.settings is other.settings
+
+
+def test_what_goes_with_some_queues_only_may_be_named(orders: Bench) -> None:
+    declared = QueueSettings(dead_letter_exchange="dlx", limit_ready_only=True)
+    orders.declare("bounded", declared)
+    put(orders, "keys", "*", dead_letter_routing_key="z", max_depth=0)
+    assert orders.find("bounded").settings == msgspec.structs.replace(
+        declared, dead_letter_routing_key="z", max_depth=0
+    )
+    assert orders.queue.settings == DEFAULT, "it does not go with this one"
 
 
 @pytest.mark.parametrize("target", ["dead_letter_queue", "dead_letter_exchange"])

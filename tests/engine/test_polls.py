@@ -182,3 +182,16 @@ async def test_a_queue_with_a_single_active_consumer_is_not_polled_beside_it(ord
     orders.broker.subscribe("alone", Consumer().deliver)
     with pytest.raises(QueueInExclusiveUse):
         await orders.broker.receive("alone")
+
+
+async def test_a_poll_that_meets_very_many_expired_messages_hears_that_its_queue_is_deleted(orders: Bench) -> None:
+    """Also where another queue has its name by then."""
+    await orders.declare("short", QueueSettings(retention_ms=1_000))
+    await orders.publish(*[b"x"] * 3_000, queue="short")
+    orders.pass_time(ms=2_000)
+    poll = asyncio.create_task(orders.broker.receive("short", wait_ms=LONGEST_WAIT_MS))
+    await asyncio.sleep(0)
+    await orders.broker.delete_queue("short")
+    await orders.declare("short")
+    with pytest.raises(QueueDeleted):
+        await poll

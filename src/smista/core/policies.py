@@ -158,6 +158,10 @@ def _checked_pattern(pattern: object) -> str:
     return pattern
 
 
+_DECLARED = (DEFAULT, QueueSettings(dead_letter_exchange="some", limit_ready_only=True))
+"""What queues are declared with that differ in what goes with them: a policy has to go with one of them."""
+
+
 def _checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a policy names, in their own types."""
     if not settings:
@@ -170,8 +174,7 @@ def _checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidSettings(f"The policy's settings are not valid: {error}.") from None
     given = {name: getattr(typed, name) for name in settings}
-    fitted = _together(DEFAULT, given)
-    if fitted is None:
+    if all(_together(declared, given) is None for declared in _DECLARED):
         # Says what is wrong.
         check_settings(typed)
         raise InvalidSettings("The policy's settings are at odds with each other.")

@@ -83,6 +83,8 @@ class Broker(SurveyingBroker):
                 # Very many are over: they go some at a time.
                 await asyncio.sleep(0)
                 now_ms = self._enter()
+                if source.is_deleted:
+                    raise deleted(source)
                 messages = self._receive_some(source, limit, lease_ms, consumer, several_per_group, now_ms)
                 self._after()
             if messages:
