@@ -228,9 +228,9 @@ class ExchangeCycle(BrokerError):
 class ReachTooWide(BrokerError):
     code: ClassVar[str] = "reach_too_wide"
 
-    def __init__(self, exchange: str, what: str, limit: int) -> None:
+    def __init__(self, exchange: str, what: str, limit: int, would: str = "go to") -> None:
         super().__init__(
-            f"From exchange {exchange!r} a message would go to more than {limit} {what}, which is the most: bind "
+            f"From exchange {exchange!r} a message would {would} more than {limit} {what}, which is the most: bind "
             "fewer of them, or publish it in several parts by different keys."
         )
         self.exchange = exchange

@@ -9,7 +9,7 @@ from typing import Any
 from smista.core import browsing, declaring, governing
 from smista.core.claims import claimants
 from smista.core.counters import QueueStats
-from smista.core.exchanges import Binding, Exchange, ExchangeSettings, Route, explain, route
+from smista.core.exchanges import Binding, Exchange, ExchangeSettings, Route, Work, explain, route
 from smista.core.governing import Governing
 from smista.core.message import Receipt
 from smista.core.policies import Policy
@@ -251,22 +251,21 @@ class DeclaringBroker(StagingBroker):
         *,
         headers: Mapping[str, object] | None = None,
         extra_keys: Sequence[str] = (),
+        work: Work | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> tuple[str, ...]:
         """The queues a message would go to, however many; the same as long as `topology_version` is, if no headers are
-        looked at."""
+        looked at. `work` says afterwards what it took to find them."""
         space = self._state.namespace(namespace)
         space.topology.check_publish(exchange)
         exists = space.queues.__contains__
-        return route(space.topology, exchange, routing_key, headers, exists, extra_keys, queues_max=None).queues
+        return route(
+            space.topology, exchange, routing_key, headers, exists, extra_keys, queues_max=None, work=work
+        ).queues
 
     def looks_at_headers(self, exchange: str, *, namespace: str = DEFAULT_NAMESPACE) -> bool:
         """Whether a headers exchange is on the way from here: `queues_for` then depends on the headers too."""
         return self._state.namespace(namespace).topology.looks_at_headers(exchange)
-
-    def leads_on(self, exchange: str, *, namespace: str = DEFAULT_NAMESPACE) -> bool:
-        """Whether other exchanges are on the way from here: to find out where a message goes may take long then."""
-        return self._state.namespace(namespace).topology.leads_on(exchange)
 
     def topology_version(self, *, namespace: str = DEFAULT_NAMESPACE) -> int:
         """Another number whenever exchanges, bindings or queues have changed."""

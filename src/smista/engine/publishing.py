@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from smista.core import fan_out, publishing
 from smista.core.entering import Placed, Result
+from smista.core.exchanges import Work
 from smista.core.limits import is_one_by_one
 from smista.core.message import Publication
 from smista.core.queue import Queue
@@ -24,6 +25,8 @@ from smista.errors import BrokerError
 P = TypeVar("P")
 FAN_OUT_AT_ONCE = 1_000
 """How many queues a message may go to beside others in the same turn of the loop: some 6 ms."""
+WORK_AT_ONCE = 20_000
+"""How much it may take beside others to find where a message goes: some 6 ms."""
 
 
 class PublishingBroker(DeclaringBroker):
@@ -150,15 +153,14 @@ class PublishingBroker(DeclaringBroker):
         extra_keys: Sequence[str],
         namespace: str,
     ) -> bool:
-        """Whether a message goes to very many queues, as things are."""
+        """Whether a message goes to very many queues, as things are, or it takes long to find them."""
         space = self._state.namespaces.get(namespace)
         if space is None or (space.topology.destination_count < FAN_OUT_AT_ONCE and len(extra_keys) < FAN_OUT_AT_ONCE):
             return False
         key = publication.envelope.routing_key
-        return (
-            len(self.queues_for(exchange, key, headers=headers, extra_keys=extra_keys, namespace=namespace))
-            > FAN_OUT_AT_ONCE
-        )
+        work = Work()
+        found = self.queues_for(exchange, key, headers=headers, extra_keys=extra_keys, work=work, namespace=namespace)
+        return len(found) > FAN_OUT_AT_ONCE or work.done > WORK_AT_ONCE
 
     def publish_to_exchange_now(
         self,

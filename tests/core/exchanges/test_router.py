@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from itertools import product
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -6,6 +9,7 @@ from hypothesis import strategies as st
 
 from smista.core.exchanges import (
     QUEUES_MAX,
+    WORK_MAX,
     Binding,
     ExchangeCycle,
     ExchangeKind,
@@ -15,10 +19,12 @@ from smista.core.exchanges import (
     Route,
     Step,
     Topology,
+    Work,
     explain,
     freeze,
     route,
 )
+from tests.core.exchanges.work import lines_run
 
 QUEUES = {"q", "r", "s", "orders"}
 
@@ -360,3 +366,98 @@ def test_a_message_reaches_only_so_many_queues_unless_any_number_will_do(start: 
         route(topology, start, "", None, QUEUES.__contains__)
     assert route(topology, start, "", None, QUEUES.__contains__, queues_max=None).queues == tuple(names)
     assert explain(topology, start, "", None, QUEUES.__contains__).queues == tuple(names)
+
+
+# Work: it is one step, so there is only so much of it
+
+MANY_KEYS = tuple(f"k{number}" for number in range(10_000))
+
+
+@pytest.mark.parametrize("kind", ["fanout", "headers"])
+def test_an_exchange_that_looks_at_no_keys_is_asked_once_however_many_there_are(kind: str) -> None:
+    topology = topology_of(*(Binding.to_queue("e", name) for name in sorted(QUEUES)), e=kind)
+    for ask in (route, explain):
+        found = ask(topology, "e", "", {}, QUEUES.__contains__, MANY_KEYS)
+        assert found.queues == tuple(sorted(QUEUES))
+        assert lines_run(lambda ask=ask: ask(topology, "e", "", {}, QUEUES.__contains__, MANY_KEYS)) < 500
+
+
+def test_a_key_that_is_there_twice_is_looked_up_once() -> None:
+    topology = topology_of(Binding.to_queue("e", "q", "a"), e="topic")
+    assert queues(topology, "e", "a", extra_keys=("a",) * 10_000) == ("q",)
+    work = Work()
+    route(topology, "e", "a", None, QUEUES.__contains__, ("a",) * 10_000, work=work)
+    assert work.done < 10
+
+
+def test_once_there_are_too_many_queues_no_more_keys_are_looked_up() -> None:
+    topology = topology_of(e="direct")
+    for number in range(QUEUES_MAX + 1):
+        topology.bind(Binding.to_queue("e", f"q{number}", "first"))
+
+    def ask() -> None:
+        with pytest.raises(ReachTooWide, match=f"more than {QUEUES_MAX} queues"):
+            route(topology, "e", "first", None, QUEUES.__contains__, MANY_KEYS)
+
+    assert lines_run(ask) < 10 * QUEUES_MAX
+
+
+def test_ten_thousand_keys_through_the_default_exchange_are_no_trouble() -> None:
+    everywhere = set(MANY_KEYS)
+    found = route(Topology("shop"), "", MANY_KEYS[0], None, everywhere.__contains__, MANY_KEYS, queues_max=None)
+    assert found.queues == MANY_KEYS
+
+
+WORDS = 11
+
+
+def many_patterns() -> Topology:
+    """All of them of one queue, and a key `a.a.a...` meets every one."""
+    patterns = (".".join(words) for words in product("*a", repeat=WORDS))
+    return topology_of(*(Binding.to_queue("e", "q", pattern) for pattern in patterns), e="topic")
+
+
+def test_many_patterns_by_many_keys_are_refused_before_they_are_walked() -> None:
+    topology = many_patterns()
+    keys = tuple(".".join(["a"] * (WORDS - 1) + [f"y{number}"]) for number in range(2_000))
+    assert route(topology, "e", keys[0], None, QUEUES.__contains__, keys[1:5]).queues == ("q",)
+    for ask in (route, explain):
+
+        def refuse(ask: Callable[..., Route] = ask) -> None:
+            with pytest.raises(ReachTooWide, match=f"'e'.* be held against more than {WORK_MAX} bindings"):
+                ask(topology, "e", keys[0], None, QUEUES.__contains__, keys)
+
+        assert lines_run(refuse) < 10 * WORK_MAX
+
+
+def test_many_words_by_patterns_that_may_stand_for_any_number_are_refused() -> None:
+    patterns = (f"#.a{number}.#" for number in range(50))
+    topology = topology_of(*(Binding.to_queue("e", "q", pattern) for pattern in patterns), e="topic")
+    key = ".".join(f"a{number % 50}" for number in range(100_000))
+    with pytest.raises(ReachTooWide, match="bindings"):
+        route(topology, "e", key, None, QUEUES.__contains__)
+
+
+def test_many_bindings_that_a_header_meets_are_refused_before_they_are_tried() -> None:
+    topology = topology_of(e="headers")
+    for number in range(1_000):
+        topology.bind(Binding.to_queue("e", "q", f"{number}", {"a": 1}))
+    work = Work()
+    assert route(topology, "e", "", {"a": 1}, QUEUES.__contains__, work=work).queues == ("q",)
+    assert work.done == 1_000
+    work.done = WORK_MAX - 999
+    assert lines_run(lambda: refused(topology, work)) < 100
+
+
+def refused(topology: Topology, work: Work) -> None:
+    with pytest.raises(ReachTooWide, match=f"more than {WORK_MAX} bindings"):
+        route(topology, "e", "", {"a": 1}, QUEUES.__contains__, work=work)
+
+
+def test_many_bindings_are_too_many_for_a_dry_run() -> None:
+    topology = topology_of(e="fanout")
+    for number in range(WORK_MAX // 5 + 1):
+        topology.bind(Binding.to_queue("e", "q", f"{number}"))
+    with pytest.raises(ReachTooWide, match="bindings"):
+        explain(topology, "e", "", None, QUEUES.__contains__)
+    assert route(topology, "e", "", None, QUEUES.__contains__).queues == ("q",)

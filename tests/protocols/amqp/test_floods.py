@@ -223,6 +223,34 @@ async def test_a_way_through_many_exchanges_counts(server: Server) -> None:
     await until(lambda: not client.connection._buffer)
 
 
+async def test_a_way_past_many_bindings_counts(server: Server) -> None:
+    """Of one queue, so that what enters queues counts little."""
+    await server.broker.declare_queue("q")
+    for number in range(200):
+        await server.broker.bind(Binding.to_queue("amq.headers", "q", f"{number}", {"a": 1}))
+        await server.broker.bind(Binding.to_queue("amq.topic", "q", f"*.{number}.#"))
+        await server.broker.bind(Binding.to_queue("amq.topic", "q", f"#.{number}"))
+    properties = write_properties(BasicProperties(headers={"a": 1}))
+    for exchange in ("amq.headers", "amq.topic"):
+        client = await server.connect()
+        server.clock.look_s = SLICE_S
+        keys = (".".join(f"{word}" for word in range(number, number + 20)) for number in range(10))
+        client.feed(b"".join(message(b"", key, exchange, properties=properties) for key in keys))
+        assert client.connection._buffer, f"ten ways were found in one step by {exchange}"
+        server.clock.look_s = 0.0
+        await until(lambda client=client: not client.connection._buffer)
+
+
+async def test_a_way_past_too_many_bindings_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smista.core.exchanges.matcher.WORK_MAX", 100)
+    client = await server.connect()
+    properties = write_properties(BasicProperties(headers={"CC": [f"k{number}" for number in range(100)]}))
+    client.feed(message(b"", "", "amq.direct", properties=properties))
+    closed = await client.expect(methods.ChannelClose)
+    assert closed.reply_code == 406
+    assert "be held against more than" in closed.reply_text
+
+
 async def test_a_way_through_too_many_exchanges_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smista.core.exchanges.router.EXCHANGES_MAX", 1)
     for name in ("e0", "e1"):

@@ -260,6 +260,16 @@ def test_a_message_reaches_every_queue_its_exchange_leads_to(caller: Caller) -> 
     assert caller.call("exchange.publish", exchange=exchange, routing_key="nobody", message=1) == {"routed": []}
 
 
+def test_there_may_be_ten_thousand_further_keys(caller: Caller) -> None:
+    queue = caller.new_queue()
+    payload = {"exchange": "", "routing_key": "nowhere", "message": 1}
+    assert len(caller.call("exchange.publish", **payload, extra_keys=[queue] * 10_000)["routed"]) == 1
+    refusal = caller.refused("exchange.publish", **payload, extra_keys=[queue] * 10_001)
+    assert refusal.status == 400
+    assert "extra_keys" in refusal.message
+    assert "10000" in refusal.message
+
+
 def test_headers_and_further_keys_route_too(caller: Caller) -> None:
     direct, headers, queue = new_name("direct"), new_name("headers"), caller.new_queue()
     caller.call("exchange.declare", exchange=direct)

@@ -22,6 +22,7 @@ from smista.core.exchanges.exchange import (
     ExchangeSettings,
     ExchangeTarget,
 )
+from smista.core.exchanges.matcher import WORK_MAX, Work
 from smista.core.exchanges.router import QUEUES_MAX, Route, Step, explain, route
 from smista.core.exchanges.topology import DEFAULT_EXCHANGE, PREDECLARED, Removed, Topology
 
@@ -29,6 +30,7 @@ __all__ = [
     "DEFAULT_EXCHANGE",
     "PREDECLARED",
     "QUEUES_MAX",
+    "WORK_MAX",
     "Arguments",
     "Binding",
     "BindingTargetNotFound",
@@ -51,6 +53,7 @@ __all__ = [
     "Route",
     "Step",
     "Topology",
+    "Work",
     "explain",
     "freeze",
     "route",

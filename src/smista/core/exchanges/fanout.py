@@ -1,15 +1,16 @@
 """The fanout exchange: a message goes to every destination, whatever its key."""
 
-from typing import Generic, cast
+from typing import ClassVar, Generic, cast
 
 from smista.core.exchanges.arguments import Arguments
-from smista.core.exchanges.matcher import D, Headers, Held, Match, hold, labels, let_go
+from smista.core.exchanges.matcher import D, Headers, Held, Match, Work, counted, hold, labels, let_go
 
 
 class FanoutMatcher(Generic[D]):
     """All destinations; the key only tells two bindings of one destination apart."""
 
     __slots__ = ("_held",)
+    looks_at_keys: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._held: Held[D] = {}
@@ -20,15 +21,16 @@ class FanoutMatcher(Generic[D]):
     def unbind(self, destination: D, key: str, arguments: Arguments = ()) -> bool:
         return let_go(self._held, destination, (key, arguments))
 
-    def match(self, routing_key: str, headers: Headers = None) -> tuple[D, ...]:
+    def match(self, routing_key: str, headers: Headers = None, work: Work | None = None) -> tuple[D, ...]:
         return tuple(self._held)
 
-    def explain(self, routing_key: str, headers: Headers = None) -> list[Match[D]]:
-        return [
+    def explain(self, routing_key: str, headers: Headers = None, work: Work | None = None) -> list[Match[D]]:
+        found = (
             Match(destination, *cast("tuple[str, Arguments]", label))
             for destination, held in self._held.items()
             for label in labels(held)
-        ]
+        )
+        return counted(found, work)
 
     @property
     def is_empty(self) -> bool:

@@ -12,10 +12,10 @@ binding that wants any is filed under each of its pairs, and being found is enou
 """
 
 from collections.abc import Iterator
-from typing import Final, Generic
+from typing import ClassVar, Final, Generic
 
 from smista.core.exchanges.arguments import Arguments, Frozen, Unfreezable, freeze_value
-from smista.core.exchanges.matcher import D, Headers, Match
+from smista.core.exchanges.matcher import D, Headers, Match, Work, counted
 
 X_MATCH: Final = "x-match"
 X_MATCH_VALUES: Final = ("all", "any", "all-with-x", "any-with-x")
@@ -53,6 +53,7 @@ class HeadersMatcher(Generic[D]):
     """Bindings filed by header name and value; the value None files those that only want the header there."""
 
     __slots__ = ("_filed", "_name_counts", "_rules", "_takes_all")
+    looks_at_keys: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._rules: dict[Match[D], _Rule[D]] = {}
@@ -96,18 +97,20 @@ class HeadersMatcher(Generic[D]):
                 del self._filed[name]
         return True
 
-    def match(self, routing_key: str, headers: Headers = None) -> tuple[D, ...]:
-        return tuple(dict.fromkeys(rule.binding.destination for rule in self._met(headers)))
+    def match(self, routing_key: str, headers: Headers = None, work: Work | None = None) -> tuple[D, ...]:
+        return tuple(dict.fromkeys(rule.binding.destination for rule in self._met(headers, work)))
 
-    def explain(self, routing_key: str, headers: Headers = None) -> list[Match[D]]:
-        return [rule.binding for rule in dict.fromkeys(self._met(headers))]
+    def explain(self, routing_key: str, headers: Headers = None, work: Work | None = None) -> list[Match[D]]:
+        return counted((rule.binding for rule in dict.fromkeys(self._met(headers, work))), work)
 
     @property
     def is_empty(self) -> bool:
         return not self._rules
 
-    def _met(self, headers: Headers) -> Iterator[_Rule[D]]:
+    def _met(self, headers: Headers, work: Work | None) -> Iterator[_Rule[D]]:
         """The bindings a message meets; one that wants any may come more than once."""
+        if work is not None:
+            work.spend(len(self._takes_all))
         yield from self._takes_all
         if not headers or not self._name_counts:
             return
@@ -117,7 +120,12 @@ class HeadersMatcher(Generic[D]):
             if by_value is None:
                 continue
             for filed in (value, None) if value is not None else (None,):
-                for rule in by_value.get(filed, ()):
+                rules = by_value.get(filed)
+                if rules is None:
+                    continue
+                if work is not None:
+                    work.spend(len(rules))
+                for rule in rules:
                     if rule.wants_any or rule.is_met_by(named):
                         yield rule
 

@@ -5,10 +5,13 @@ destination, the labels (what tells its bindings apart) under which it is held. 
 label, so one is kept bare and only two or more cost a dict, of about 200 bytes.
 
 Dicts stand where sets would do: what a message reaches must come in the same order in every process.
+
+To find out where a message goes is one step, and it may be held against very many bindings, by very many keys. So
+what it costs is counted on the way in a `Work`, which ends what would take too long.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from smista.core.exchanges.arguments import Arguments
 
@@ -18,6 +21,36 @@ Headers: TypeAlias = Mapping[str, object] | None
 Label: TypeAlias = Hashable
 Labels: TypeAlias = Label | dict[Label, None]
 Held: TypeAlias = dict[D, Labels]
+
+
+WORK_MAX = 100_000
+"""How much may be done to find out where one message goes: some 30 ms. Holding it against one binding, or against one
+node of a topic exchange's trie, counts as 1, and so does looking a key up."""
+DESTINATIONS_PER_WORK = 4
+"""Of what was found, so many are put together at the cost of 1."""
+PASSED = 4
+"""What it counts to come to another exchange."""
+EXPLAINED = 5
+"""What it counts to tell of one binding in a dry run."""
+
+
+class TooMuchWork(Exception):
+    """It would take more than `WORK_MAX`."""
+
+
+class Work:
+    """What has been done for one message so far."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def spend(self, count: int) -> None:
+        """Raises `TooMuchWork`. Said before the work is done where that is known."""
+        self.done += count
+        if self.done > WORK_MAX:
+            raise TooMuchWork
 
 
 class Match(NamedTuple, Generic[D]):
@@ -31,17 +64,20 @@ class Match(NamedTuple, Generic[D]):
 class Matcher(Protocol[D]):
     """The bindings of one exchange, and the rule by which a message meets them."""
 
+    looks_at_keys: ClassVar[bool]
+    """Whether another key may lead elsewhere."""
+
     def bind(self, destination: D, key: str, arguments: Arguments = ()) -> bool:
         """Add a binding; False if this very binding is there already."""
 
     def unbind(self, destination: D, key: str, arguments: Arguments = ()) -> bool:
         """Remove a binding; False if there is none."""
 
-    def match(self, routing_key: str, headers: Headers = None) -> tuple[D, ...]:
-        """Where a message goes: each destination once, in the same order each time."""
+    def match(self, routing_key: str, headers: Headers = None, work: Work | None = None) -> tuple[D, ...]:
+        """Where a message goes: each destination once, in the same order each time. Raises `TooMuchWork`."""
 
-    def explain(self, routing_key: str, headers: Headers = None) -> list[Match[D]]:
-        """The bindings that `match` goes by, each of them."""
+    def explain(self, routing_key: str, headers: Headers = None, work: Work | None = None) -> list[Match[D]]:
+        """The bindings that `match` goes by, each of them. Raises `TooMuchWork`."""
 
     @property
     def is_empty(self) -> bool: ...
@@ -81,3 +117,13 @@ def let_go(held: Held[D], destination: D, label: Label) -> bool:
 
 def labels(held: Labels) -> Iterable[Label]:
     return held if isinstance(held, dict) else (held,)
+
+
+def counted(found: Iterable[Match[D]], work: Work | None) -> list[Match[D]]:
+    """What a dry run tells, as long as that is not too much."""
+    matches = []
+    for match in found:
+        if work is not None:
+            work.spend(EXPLAINED)
+        matches.append(match)
+    return matches

@@ -6,14 +6,15 @@ do the same; one that does not exist (yet) is passed over. An exchange that matc
 if nothing came of it.
 
 Each exchange on the way costs a microsecond or two, in one step: beyond `EXCHANGES_MAX` of them it is refused. So it is
-beyond `QUEUES_MAX` queues, where the message enters all of them in one step.
+beyond `QUEUES_MAX` queues, where the message enters all of them in one step. And to find out where a message goes may
+take `WORK_MAX` at most, over all its keys and all exchanges: each key is looked up once, where keys are looked at.
 
 `route` is for publishing and `explain` for the dry run; both walk the same way. Almost every publish meets
 one exchange that leads to queues only, and for that `route` is one lookup, one match and one small object.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias, cast
 
 import msgspec
@@ -21,7 +22,15 @@ import msgspec
 from smista.core.errors import ReachTooWide
 from smista.core.exchanges.arguments import Arguments
 from smista.core.exchanges.exchange import Destination, DestinationKind, Exchange, ExchangeTarget
-from smista.core.exchanges.matcher import Headers
+from smista.core.exchanges.matcher import (
+    DESTINATIONS_PER_WORK,
+    EXPLAINED,
+    PASSED,
+    WORK_MAX,
+    Headers,
+    TooMuchWork,
+    Work,
+)
 from smista.core.exchanges.topology import DEFAULT_EXCHANGE, Topology
 
 QueueExists: TypeAlias = Callable[[str], bool]
@@ -62,37 +71,48 @@ def route(
     extra_keys: Sequence[str] = (),
     *,
     queues_max: int | None = QUEUES_MAX,
+    work: Work | None = None,
 ) -> Route:
     """Raises `ExchangeNotFound` and `ReachTooWide`. Only the default exchange asks `queue_exists`; bindings go with
-    their queue. Without `queues_max` it may be any number of them: for who looks, or places it some at a time.
+    their queue. Without `queues_max` it may be any number of them: for who looks, or places it some at a time. `work`
+    says afterwards what it took.
 
     `headers` is read by headers exchanges only, so it may be a mapping that decodes itself when first read.
     """
-    if not extra_keys:
-        if exchange == DEFAULT_EXCHANGE:
-            return Route((routing_key,)) if queue_exists(routing_key) else _NOWHERE
-        start = topology.find(exchange)
-        if start is not None and not start.target_counts:
-            queues = start.matcher.match(routing_key, headers)
-            if queues:
-                return Route(_checked(start, cast("tuple[str, ...]", queues), queues_max))
-            if start.settings.alternate is None:
-                return _NOWHERE
-    keys = (routing_key, *extra_keys)
+    work = Work() if work is None else work
+    try:
+        if not extra_keys:
+            if exchange == DEFAULT_EXCHANGE:
+                return Route((routing_key,)) if queue_exists(routing_key) else _NOWHERE
+            start = topology.find(exchange)
+            if start is not None and not start.target_counts:
+                queues = cast("tuple[str, ...]", start.matcher.match(routing_key, headers, work))
+                if queues:
+                    if queues_max is not None and len(queues) > queues_max:
+                        raise ReachTooWide(start.name, "queues", queues_max)
+                    return Route(queues)
+                if start.settings.alternate is None:
+                    return _NOWHERE
+        keys = tuple(dict.fromkeys((routing_key, *extra_keys)))
 
-    def look(at: Exchange) -> Iterable[Destination]:
-        if at.name == DEFAULT_EXCHANGE:
-            return [key for key in keys if queue_exists(key)]
-        return [destination for key in keys for destination in at.matcher.match(key, headers)]
+        def look(at: Exchange) -> Iterable[Destination]:
+            if at.name == DEFAULT_EXCHANGE:
+                work.spend(len(keys))
+                return filter(queue_exists, keys)
+            return _matched(at, keys if at.matcher.looks_at_keys else keys[:1], headers, work)
 
-    at = topology.exchange(exchange)
-    return Route(_checked(at, _walk(topology, at, look, None), queues_max))
+        return Route(_walk(topology, topology.exchange(exchange), look, None, queues_max))
+    except TooMuchWork:
+        raise ReachTooWide(exchange, "bindings", WORK_MAX, "be held against") from None
 
 
-def _checked(start: Exchange, queues: tuple[str, ...], queues_max: int | None) -> tuple[str, ...]:
-    if queues_max is not None and len(queues) > queues_max:
-        raise ReachTooWide(start.name, "queues", queues_max)
-    return queues
+def _matched(at: Exchange, keys: Sequence[str], headers: Headers, work: Work) -> Iterator[Destination]:
+    """What the keys lead to, one after the other: whoever has enough looks no further."""
+    work.spend(PASSED)
+    for key in keys:
+        found = at.matcher.match(key, headers, work)
+        work.spend(1 + len(found) // DESTINATIONS_PER_WORK)
+        yield from found
 
 
 def explain(
@@ -103,15 +123,20 @@ def explain(
     queue_exists: QueueExists,
     extra_keys: Sequence[str] = (),
 ) -> Route:
-    """The same route, with each step that leads to it. Changes nothing."""
-    keys = (routing_key, *extra_keys)
+    """The same route, with each step that leads to it. Changes nothing. Telling of a binding counts more than meeting
+    it: some are refused here that are published."""
+    keys = tuple(dict.fromkeys((routing_key, *extra_keys)))
     trace: list[Step] = []
+    work = Work()
 
     def look(at: Exchange) -> Iterable[Destination]:
         if at.name == DEFAULT_EXCHANGE:
+            work.spend(EXPLAINED * len(keys))
             steps = [Step(at.name, "default", "queue", key, is_missing=not queue_exists(key)) for key in keys]
         else:
-            met = dict.fromkeys(binding for key in keys for binding in at.matcher.explain(key, headers))
+            looked_up = keys if at.matcher.looks_at_keys else keys[:1]
+            work.spend(PASSED + len(looked_up))
+            met = dict.fromkeys(binding for key in looked_up for binding in at.matcher.explain(key, headers, work))
             steps = [
                 Step(at.name, "binding", *_described(destination), key, arguments)
                 for destination, key, arguments in met
@@ -119,7 +144,10 @@ def explain(
         trace.extend(steps)
         return [_destination(step) for step in steps if not step.is_missing]
 
-    return Route(_walk(topology, topology.exchange(exchange), look, trace), tuple(trace))
+    try:
+        return Route(_walk(topology, topology.exchange(exchange), look, trace, None), tuple(trace))
+    except TooMuchWork:
+        raise ReachTooWide(exchange, "bindings", WORK_MAX, "be held against") from None
 
 
 def _walk(
@@ -127,30 +155,39 @@ def _walk(
     start: Exchange,
     look: Callable[[Exchange], Iterable[Destination]],
     trace: list[Step] | None,
+    queues_max: int | None,
 ) -> tuple[str, ...]:
     queues: dict[str, None] = {}
     seen = {start.name}
     waiting = deque([start])
     while waiting:
         exchange = waiting.popleft()
-        destinations = look(exchange)
+        is_matched = False
+        for destination in look(exchange):
+            is_matched = True
+            if isinstance(destination, str):
+                queues[destination] = None
+                if queues_max is not None and len(queues) > queues_max:
+                    raise ReachTooWide(start.name, "queues", queues_max)
+            elif destination.name not in seen:
+                _pass_on(topology, destination.name, start, seen, waiting)
         alternate = exchange.settings.alternate
-        if not destinations and alternate is not None:
-            destinations = (ExchangeTarget(alternate),)
+        if not is_matched and alternate is not None:
             if trace is not None:
                 is_missing = topology.find(alternate) is None
                 trace.append(Step(exchange.name, "alternate", "exchange", alternate, is_missing=is_missing))
-        for destination in destinations:
-            if isinstance(destination, str):
-                queues[destination] = None
-            elif destination.name not in seen:
-                seen.add(destination.name)
-                if len(seen) > EXCHANGES_MAX:
-                    raise ReachTooWide(start.name, "exchanges", EXCHANGES_MAX)
-                following = topology.find(destination.name)
-                if following is not None:
-                    waiting.append(following)
+            if alternate not in seen:
+                _pass_on(topology, alternate, start, seen, waiting)
     return tuple(queues)
+
+
+def _pass_on(topology: Topology, name: str, start: Exchange, seen: set[str], waiting: deque[Exchange]) -> None:
+    seen.add(name)
+    if len(seen) > EXCHANGES_MAX:
+        raise ReachTooWide(start.name, "exchanges", EXCHANGES_MAX)
+    following = topology.find(name)
+    if following is not None:
+        waiting.append(following)
 
 
 def _described(destination: Destination) -> tuple[DestinationKind, str]:

@@ -134,10 +134,6 @@ class Topology:
         """How many queues and exchanges have bindings: a message reaches no more of them."""
         return len(self._bindings_to)
 
-    def leads_on(self, name: str) -> bool:
-        """Whether a message may go from this exchange to others."""
-        return any(True for _ in self._steps(name))
-
     def has_binding(self, binding: Binding) -> bool:
         return binding in self._bindings_to.get(binding.target, ())
 

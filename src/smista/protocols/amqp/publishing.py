@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from smista.core.checks import ID_LENGTH_MAX
 from smista.core.errors import NamespaceNotFound, QueueFull, QueueNotFound
-from smista.core.exchanges import ExchangeInternal, ExchangeNotFound, ReachTooWide
+from smista.core.exchanges import ExchangeInternal, ExchangeNotFound, ReachTooWide, Work
 from smista.engine import FAN_OUT_AT_ONCE, Broker, Envelope, Publication
 from smista.errors import BrokerError, ResourceLow
 from smista.protocols.amqp import content, frames, methods, routing
@@ -40,8 +40,8 @@ CACHED_MAX = 1_000
 CACHED_PER_TARGET_MAX = 16
 CACHED_BYTES_MAX = 1_024
 """Publishers whose properties differ from message to message gain nothing here, and must not cost memory."""
-WALKED = 50
-"""What it counts to have gone through many exchanges: as much as is done between two looks at the clock."""
+ROUTED_PER_WORK = 16
+"""So much work to find where messages go counts as much as reading a frame."""
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
@@ -91,14 +91,13 @@ class Target:
 
     __slots__ = (
         "exchange",
-        "has_walked",
         "is_mandatory",
-        "leads_on",
         "looks_at_headers",
         "prepared",
         "queues",
         "routing_key",
         "version",
+        "work",
     )
 
     def __init__(self, method: methods.BasicPublish) -> None:
@@ -109,10 +108,8 @@ class Target:
         self.queues: tuple[str, ...] = ()
         self.version = -1
         self.looks_at_headers = False
-        self.leads_on = False
-        """Whether there are other exchanges on the way."""
-        self.has_walked = False
-        """Whether it has gone all that way since somebody asked."""
+        self.work: Work | None = None
+        """What it took to find the way, since somebody asked."""
 
     def prepare(self, raw: bytes, channel: Channel) -> Prepared:
         found = self.prepared.get(raw)
@@ -127,18 +124,19 @@ class Target:
     def route(self, broker: Broker, vhost: str, prepared: Prepared) -> tuple[str, ...]:
         version = broker.topology_version(namespace=vhost)
         if version != self.version:
-            self.queues = broker.queues_for(self.exchange, self.routing_key, namespace=vhost)
+            self.work = Work()
+            self.queues = broker.queues_for(self.exchange, self.routing_key, work=self.work, namespace=vhost)
             self.looks_at_headers = broker.looks_at_headers(self.exchange, namespace=vhost)
-            self.has_walked = self.leads_on = broker.leads_on(self.exchange, namespace=vhost)
             self.version = version
         if not self.looks_at_headers and not prepared.extra_keys:
             return self.queues
-        self.has_walked = self.leads_on
+        self.work = self.work or Work()
         return broker.queues_for(
             self.exchange,
             self.routing_key,
             headers=prepared.routed_by if self.looks_at_headers else None,
             extra_keys=prepared.extra_keys,
+            work=self.work,
             namespace=vhost,
         )
 
@@ -297,11 +295,7 @@ class Publisher:
         """Where a message would go. Raises what closes the channel."""
         vhost = self._connection.vhost
         try:
-            queues = target.route(self._broker, vhost, prepared)
-            if target.has_walked:
-                target.has_walked = False
-                self._connection.work += WALKED
-            return queues
+            return target.route(self._broker, vhost, prepared)
         except (ExchangeNotFound, NamespaceNotFound):
             raise ChannelClosing(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{vhost}'") from None
         except ReachTooWide as error:
@@ -310,6 +304,10 @@ class Publisher:
             raise ChannelClosing(
                 ACCESS_REFUSED, f"cannot publish to internal exchange '{target.exchange}' in vhost '{vhost}'"
             ) from None
+        finally:
+            if target.work is not None:
+                self._connection.work += target.work.done // ROUTED_PER_WORK
+                target.work = None
 
     def count_at_once(self, target: Target, prepared: Prepared, limit: int) -> int:
         """How many messages make `limit` in queues, as things are now: a target may remember a shorter route."""

@@ -363,6 +363,9 @@ for _each in DECODERS:
     DECODERS[_each][PublishBatch.name] = _BatchDecoder(_each)
 
 
+EXTRA_KEYS_MAX = 10_000
+
+
 class Routed(msgspec.Struct, omit_defaults=True):
     queue: str
     message_id: str
@@ -385,7 +388,7 @@ class PublishToExchange(MessageFields, kw_only=True):
     exchange: Annotated[str, msgspec.Meta(max_length=255)]
     routing_key: Annotated[str, msgspec.Meta(max_length=255)] = ""
     namespace: Name = DEFAULT_NAMESPACE
-    extra_keys: list[str] = msgspec.field(default_factory=list)
+    extra_keys: Annotated[list[str], msgspec.Meta(max_length=EXTRA_KEYS_MAX)] = msgspec.field(default_factory=list)
     batch_id: BatchId | None = None
     """Sent again under the same one, it is not stored again. Unlike `deduplication_id` it is nothing of the message."""
 
