@@ -23,7 +23,16 @@ from smista.protocols import properties
 from smista.protocols.amqp import content, frames, methods, replies, users, values
 from smista.protocols.amqp.content import BasicProperties
 from smista.protocols.amqp.methods import METHODS, Method
-from smista.protocols.amqp.values import DEPTH_MAX, LongInteger, Octets, Reader, SyntaxFault, Timestamp
+from smista.protocols.amqp.values import (
+    DEPTH_MAX,
+    VALUES_MAX,
+    LongInteger,
+    Octets,
+    Reader,
+    SyntaxFault,
+    Timestamp,
+    TooManyValues,
+)
 from smista.protocols.properties import Properties
 
 # It has no types of its own.
@@ -414,6 +423,30 @@ def test_values_are_nested_up_to_a_limit(tag: bytes) -> None:
     for depth in (DEPTH_MAX, DEPTH_MAX + 1, 10_000):
         with pytest.raises(SyntaxFault, match="nested more than"):
             Reader(_nested(depth, tag)).value()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        values.long_string(b"\0V" * 5),
+        values.table({"a": [1, 2, 3], "b": 1}),
+        values.table({"a": {"b": {"c": 1}}, "d": [True]}),
+    ],
+)
+def test_what_comes_holds_only_so_many_values_and_what_was_taken_any_number(data: bytes) -> None:
+    for values_max in (5, 6):
+        assert Reader(data, values_max).table() == Reader(data).table()
+        assert Reader(data, values_max).table_and_bytes() == Reader(data).table_and_bytes()
+    with pytest.raises(TooManyValues, match="more than 4 values"):
+        Reader(data, 4).table()
+    with pytest.raises(TooManyValues):
+        Reader(data, 4).table_and_bytes()
+
+
+def test_a_copy_to_ten_thousand_queues_is_not_too_many() -> None:
+    keys = [f"queue-{number}" for number in range(10_000)]
+    raw = content.write_properties(BasicProperties(headers={"CC": keys}))
+    assert content.read_properties(raw, VALUES_MAX).headers == {"CC": keys}
 
 
 _TABLES: some.SearchStrategy[Any] = some.recursive(

@@ -9,11 +9,26 @@ from itertools import pairwise
 import pytest
 
 from smista.engine import Binding, Broker, ExchangeKind, ExchangeSettings, Publication, QueueSettings
-from smista.protocols.amqp import methods
+from smista.protocols.amqp import methods, values
 from smista.protocols.amqp.content import BasicProperties, write_properties
+from smista.protocols.amqp.frames import METHOD
+from smista.protocols.amqp.values import VALUES_MAX, Reader
 from smista.protocols.turns import SLICE_S
 from tests.protocols.amqp.in_process import Client, Server
-from tests.protocols.amqp.raw import declare, head, message, on, part, publish
+from tests.protocols.amqp.raw import (
+    HELLO,
+    OPEN,
+    OPEN_CHANNEL,
+    declare,
+    frame,
+    head,
+    message,
+    on,
+    part,
+    publish,
+    start_ok,
+    tune_ok,
+)
 from tests.waiting import PATIENCE_S, until
 
 COUNT = 3_000
@@ -89,6 +104,68 @@ async def test_a_connection_may_go_while_it_waits_for_its_turn(server: Server) -
         await asyncio.sleep(0)
     assert not server.door.connections
     assert server.counts()[0] < COUNT
+
+
+# -- long tables ------------------------------------------------------------------------------------------------------
+
+
+def many_values(count: int) -> bytes:
+    return values.long_string(b"\0V" * count)
+
+
+LONG_ONES = {
+    "headers": publish("nowhere") + head(0, properties=b"\x20\x00" + many_values(10_000)),
+    "arguments": frame(METHOD, 1, b"\0\x32\0\x0a\0\0\x01q\x03" + many_values(10_000)),
+}
+
+
+@pytest.mark.parametrize("one", LONG_ONES.values(), ids=LONG_ONES)
+async def test_a_long_table_counts_for_many_frames(server: Server, one: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await server.connect()
+    read: list[int] = []
+    go_inside = Reader._go_inside
+
+    def count(reader: Reader, depth: int) -> int:
+        read.append(depth)
+        return go_inside(reader, depth)
+
+    monkeypatch.setattr(Reader, "_go_inside", count)
+    server.clock.look_s = SLICE_S
+    client.feed(one * 10)
+    assert len(read) == 1, "more than one was read before somebody looked at the clock"
+    server.clock.look_s = 0.0
+    await until(lambda: not client.connection._buffer)
+    assert len(read) == 10
+
+
+async def test_a_message_with_too_many_headers_closes_its_channel(server: Server) -> None:
+    client = await server.connect(channels=2)
+    client.feed(publish("q") + head(1, properties=b"\x20\x00" + many_values(VALUES_MAX + 1)) + part(b"x"))
+    closed = await client.expect(methods.ChannelClose)
+    assert closed.reply_code == 406
+    assert f"more than {VALUES_MAX} values" in closed.reply_text
+    client.feed(message(b"x", "q", channel=2, properties=b"\x20\x00" + many_values(VALUES_MAX)))
+    await until(lambda: server.counts()[0] == 1)
+
+
+async def test_a_method_with_too_many_arguments_closes_the_connection(server: Server) -> None:
+    client = await server.connect()
+    client.feed(frame(METHOD, 1, b"\0\x32\0\x0a\0\0\x01q\x03" + many_values(VALUES_MAX + 1)))
+    closed = await client.expect(methods.ConnectionClose)
+    assert (closed.reply_code, closed.class_id, closed.method_id) == (502, 50, 10)
+    assert f"more than {VALUES_MAX} values" in closed.reply_text
+
+
+async def test_long_frames_are_taken_after_the_login_only(server: Server) -> None:
+    stranger = Client(server.door)
+    login = methods.ConnectionStartOk({"long": "x" * 8_192}, "PLAIN", b"\0guest\0guest", "en_US")
+    stranger.feed(HELLO, on(0, login))
+    await stranger.expect(methods.ConnectionStart)
+    await until(lambda: stranger.wire.is_closed)
+    client = Client(server.door)
+    # Also where all of it comes at once.
+    client.feed(HELLO, start_ok(), tune_ok(), OPEN, OPEN_CHANNEL, message(bytes(100_000), "q"))
+    await until(lambda: server.counts()[0] == 1)
 
 
 # -- very many queues -------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ to AMQP consumers as they are. Other doors read them through `as_properties`.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,8 +86,9 @@ def write_head(body_bytes: int, raw: bytes) -> bytes:
     return _HEAD.pack(BASIC_CLASS, 0, body_bytes) + raw
 
 
-def read_properties(raw: bytes) -> BasicProperties:
-    reader = Reader(raw)
+def read_properties(raw: bytes, values_max: int = sys.maxsize) -> BasicProperties:
+    """`values_max` is for what somebody sends; what was taken once is always read."""
+    reader = Reader(raw, values_max)
     flags = reader.short()
     if flags & 1:
         raise SyntaxFault("more property flags than there are properties")

@@ -15,6 +15,8 @@ HEAD_BYTES = 7
 OVERHEAD = 8
 FRAME_MIN = 4096
 FRAME_MAX = 131_072
+FRAME_MAX_BEFORE_LOGIN = 8_192
+"""As in RabbitMQ: what a stranger sends is short."""
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 

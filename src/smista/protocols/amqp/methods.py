@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import msgspec
 
 from smista.protocols.amqp import values
-from smista.protocols.amqp.values import Reader, SyntaxFault
+from smista.protocols.amqp.values import VALUES_MAX, Reader, SyntaxFault
 
 Octet = Annotated[int, "octet"]
 Short = Annotated[int, "short"]
@@ -46,7 +46,7 @@ def _method(class_number: int, method_number: int) -> typing.Callable[[M], M]:
 
 def read(payload: bytes) -> Method:
     """The method in a frame. Raises `SyntaxFault`, or `KeyError` with the index of a method nobody knows."""
-    reader = Reader(payload)
+    reader = Reader(payload, VALUES_MAX)
     index = (reader.short(), reader.short())
     kind = METHODS[index]
     found: list[Any] = []

@@ -30,7 +30,7 @@ from smista.protocols.amqp.arguments import EXPIRY_MAX_MS
 from smista.protocols.amqp.content import BasicProperties
 from smista.protocols.amqp.door import REPLY_PREFIX, REPLY_TO
 from smista.protocols.amqp.replies import ACCESS_REFUSED, NO_ROUTE, NOT_FOUND, PRECONDITION_FAILED, ChannelClosing
-from smista.protocols.amqp.values import TYPE_NAMES
+from smista.protocols.amqp.values import TYPE_NAMES, VALUES_MAX, TooManyValues
 
 if TYPE_CHECKING:
     from smista.protocols.amqp.channel import Channel
@@ -142,7 +142,10 @@ class Target:
 
 
 def _prepare(target: Target, raw: bytes, channel: Channel) -> Prepared:
-    said = content.read_properties(raw)
+    try:
+        said = content.read_properties(raw, VALUES_MAX)
+    except TooManyValues as fault:
+        raise ChannelClosing(PRECONDITION_FAILED, f"invalid message: {fault}") from None
     headers = said.headers or {}
     is_changed = False
     if said.user_id is not None and said.user_id != channel.connection.user:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, cast
 
 from smista.protocols.amqp.channel import Channel
 from smista.protocols.amqp.content import PUBLISH
-from smista.protocols.amqp.frames import BODY, END, HEAD, HEAD_BYTES, HEADER, HEARTBEAT, METHOD, OVERHEAD
+from smista.protocols.amqp.frames import (
+    BODY,
+    END,
+    FRAME_MAX_BEFORE_LOGIN,
+    HEAD,
+    HEAD_BYTES,
+    HEADER,
+    HEARTBEAT,
+    METHOD,
+    OVERHEAD,
+)
 from smista.protocols.amqp.handshake import Handshake
 from smista.protocols.amqp.holding import Holding
 from smista.protocols.amqp.patterns import OPENING_BYTES_MAX, Pattern
@@ -27,7 +37,7 @@ from smista.protocols.amqp.replies import (
     undecodable,
     unexpected_frame,
 )
-from smista.protocols.amqp.values import MalformedText, SyntaxFault
+from smista.protocols.amqp.values import MalformedText, SyntaxFault, TooManyValues
 from smista.protocols.turns import Share
 
 if TYPE_CHECKING:
@@ -36,6 +46,9 @@ if TYPE_CHECKING:
 
 LOOKED_AT_EVERY = 50
 """How much is done before looking at the clock: so many frames, or messages put into queues."""
+TABLE_BYTES_PER_WORK = 16
+"""So many bytes of a long method or header count as much as a short frame: they may be all names and values."""
+LONG_BYTES = 1_024
 ALIKE_MAX = 500
 """How many messages that are alike are put into queues before looking at the clock."""
 
@@ -43,7 +56,8 @@ ALIKE_MAX = 500
 class Reading(Holding):
     def __init__(self, door: AmqpDoor) -> None:
         super().__init__(door)
-        self.frame_max = door.settings.frame_max
+        self.frame_max = min(FRAME_MAX_BEFORE_LOGIN, door.settings.frame_max)
+        """Until another is agreed on."""
         self.body_bytes_max = door.settings.body_bytes_max
         self.publisher = Publisher(cast("AmqpConnection", self))
         self._handshake: Handshake
@@ -79,6 +93,9 @@ class Reading(Holding):
             first = position + HEAD_BYTES
             end = first + length
             if length > length_max:
+                # It may have been agreed on since.
+                length_max = self.frame_max
+            if length > length_max:
                 raise frame_error(kind, b"", f"{{frame_too_large,{length},{length_max - OVERHEAD}}}")
             if end >= size:
                 break
@@ -86,6 +103,8 @@ class Reading(Holding):
             if data[end] != END:
                 raise frame_error(kind, payload, f"{{invalid_frame_end_marker,{data[end]}}}")
             position = end + 1
+            if length > LONG_BYTES and kind != BODY:
+                self.work += length // TABLE_BYTES_PER_WORK
             try:
                 if kind == METHOD:
                     self._method_frame(number, payload)
@@ -164,6 +183,8 @@ def _fault(kind: int, payload: bytes, fault: SyntaxFault) -> ConnectionClosing:
     """What RabbitMQ says of bytes it cannot read; of properties it only says that it fell over them (541)."""
     if isinstance(fault, MalformedText):
         return ConnectionClosing(FRAME_ERROR, str(fault), ids=(0, 0))
+    if isinstance(fault, TooManyValues):
+        return ConnectionClosing(SYNTAX_ERROR, str(fault), ids=ids_of(payload))
     if kind == METHOD:
         return undecodable(payload[4:], ids_of(payload))
     if len(payload) < 14:

@@ -7,6 +7,7 @@ against what is there, so nothing is ever allocated for bytes that did not come.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -14,7 +15,11 @@ from typing import Any
 DEPTH_MAX = 64
 """Tables and arrays within each other; more is taken for an attack on the stack."""
 SHORT_BYTES_MAX = 255
+VALUES_MAX = 20_000
+"""Values in the tables and arrays of one frame, all of which are read in one step: some 10 ms. A `CC` may name that
+many queues less a few."""
 
+_VOID = ord("V")
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 _LONG_LONG = struct.Struct(">Q")
@@ -34,6 +39,13 @@ _FIXED: dict[int, struct.Struct] = {
 
 class SyntaxFault(Exception):
     """The bytes are not what AMQP says should stand here."""
+
+
+class TooManyValues(SyntaxFault):
+    """It would take too long to read them."""
+
+    def __init__(self, values_max: int) -> None:
+        super().__init__(f"tables and arrays of a frame hold more than {values_max} values, which is the most")
 
 
 class MalformedText(SyntaxFault):
@@ -85,12 +97,14 @@ TYPE_NAMES = {
 
 
 class Reader:
-    __slots__ = ("data", "end", "position")
+    __slots__ = ("_values_left", "_values_max", "data", "end", "position")
 
-    def __init__(self, data: bytes, position: int = 0, end: int | None = None) -> None:
+    def __init__(self, data: bytes, values_max: int = sys.maxsize) -> None:
+        """`values_max` is for what somebody sends; what was taken once is always read."""
         self.data = data
-        self.position = position
-        self.end = len(data) if end is None else end
+        self.position = 0
+        self.end = len(data)
+        self._values_left = self._values_max = values_max
 
     def take(self, count: int) -> int:
         """Where `count` bytes start that are then behind us."""
@@ -118,6 +132,13 @@ class Reader:
 
     def short_string(self) -> str:
         """Text; what is not UTF-8 is somebody's bytes all the same: kept, and given back as it came."""
+        # In one go: a table may hold thousands of names.
+        first = self.position + 1
+        if first <= self.end:
+            end = first + self.data[first - 1]
+            if end <= self.end:
+                self.position = end
+                return self.data[first:end].decode("utf-8", "surrogateescape")
         return self.raw(self.octet()).decode("utf-8", "surrogateescape")
 
     def name(self) -> str:
@@ -131,29 +152,36 @@ class Reader:
         return self.raw(self.long())
 
     def table(self, depth: int = 0) -> Arguments:
-        inner = self._inside(depth)
+        outer_end = self._go_inside(depth)
         found = Arguments()
-        while inner.position < inner.end:
-            name = inner.short_string()
-            start = inner.position
-            found[name] = inner.value(depth)
+        while self.position < self.end:
+            name = self.short_string()
+            start = self.position
+            found[name] = self.value(depth)
             found.types[name] = TYPE_NAMES[chr(self.data[start])]
+        self.end = outer_end
         return found
 
     def table_and_bytes(self) -> tuple[dict[str, Any], dict[str, bytes]]:
         """A table, and by name the bytes of each value with its type, for who wants to write it again as it came."""
-        inner = self._inside(0)
+        outer_end = self._go_inside(0)
         found: dict[str, Any] = {}
         written: dict[str, bytes] = {}
-        while inner.position < inner.end:
-            name = inner.short_string()
-            start = inner.position
-            found[name] = inner.value()
-            written[name] = self.data[start : inner.position]
+        while self.position < self.end:
+            name = self.short_string()
+            start = self.position
+            found[name] = self.value()
+            written[name] = self.data[start : self.position]
+        self.end = outer_end
         return found, written
 
     def value(self, depth: int = 0) -> Any:
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise TooManyValues(self._values_max)
         tag = self.octet()
+        if tag == _VOID:
+            return None
         fixed = _FIXED.get(tag)
         if fixed is not None:
             return fixed.unpack_from(self.data, self.take(fixed.size))[0]
@@ -174,24 +202,24 @@ class Reader:
                 return Decimal(unscaled).scaleb(-scale)
             case "x":
                 return Octets(self.long_string())
-            case "V":
-                return None
         raise SyntaxFault(f"a table holds a value of unknown type {tag}")
 
     def _array(self, depth: int) -> list[Any]:
-        inner = self._inside(depth)
+        outer_end = self._go_inside(depth)
         found = []
-        while inner.position < inner.end:
-            found.append(inner.value(depth))
+        while self.position < self.end:
+            found.append(self.value(depth))
+        self.end = outer_end
         return found
 
-    def _inside(self, depth: int) -> Reader:
-        """What a length announces, to be read by itself; it is behind us then."""
+    def _go_inside(self, depth: int) -> int:
+        """Let the end be that of what a length announces; returns where it was."""
         if depth > DEPTH_MAX:
             raise SyntaxFault(f"tables are nested more than {DEPTH_MAX} deep")
         length = self.long()
-        start = self.take(length)
-        return Reader(self.data, start, start + length)
+        self.position = self.take(length)
+        outer_end, self.end = self.end, self.position + length
+        return outer_end
 
 
 def _text_or_bytes(data: bytes) -> str | bytes:
