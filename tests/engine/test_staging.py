@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from smista.core import staging
@@ -169,7 +172,7 @@ async def test_an_exchange_leads_rows_to_its_queues(orders: Bench) -> None:
     await orders.declare("copy")
     await orders.fanout("all", "orders", "copy")
     loads: dict[str, Load] = {}
-    orders.broker.route_staged("all", rows(), loads)
+    await orders.broker.route_staged("all", rows(), loads)
     assert loads == {"orders": LOADS["orders"], "copy": LOADS["orders"]}
     commit = intent(queue=None, exchange="all")
     await orders.broker.begin_commit(commit, loads)
@@ -181,14 +184,46 @@ async def test_an_exchange_leads_rows_to_its_queues(orders: Bench) -> None:
 async def test_rows_that_an_exchange_leads_nowhere_are_counted(orders: Bench) -> None:
     loads: dict[str, Load] = {}
     some = rows(0, 4, key="nowhere") + rows(4, key="orders")
-    orders.broker.route_staged("", some, loads)
+    await orders.broker.route_staged("", some, loads)
     assert loads == {"orders": Load(6, 6, 1, 0)}
     commit = intent(queue=None, exchange="")
     await orders.broker.begin_commit(commit, loads)
     await orders.broker.publish_staged(commit, some)
     assert (commit.published, commit.unrouted) == (6, 4)
     with pytest.raises(ExchangeNotFound):
-        orders.broker.route_staged("nowhere", some, loads)
+        await orders.broker.route_staged("nowhere", some, loads)
+
+
+async def test_in_each_turn_of_the_loop_rows_find_their_way_for_so_long_only(
+    orders: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each look at the clock finds a slice to be over.
+    monkeypatch.setattr("smista.engine.staging.SLICE_S", -1.0)
+    await orders.fanout("all", "orders")
+    turns, seen = 0, []
+    route_rows = staging.route_rows
+
+    def note(*arguments: Any, **named: Any) -> Any:
+        seen.append(turns)
+        return route_rows(*arguments, **named)
+
+    monkeypatch.setattr(staging, "route_rows", note)
+    commit = intent(queue=None, exchange="all")
+    loads: dict[str, Load] = {}
+
+    async def commit_all() -> None:
+        await orders.broker.route_staged("all", rows(), loads)
+        await orders.broker.begin_commit(commit, loads)
+        await orders.broker.publish_staged(commit, rows())
+
+    committing = asyncio.create_task(commit_all())
+    while not committing.done():
+        turns += 1
+        await asyncio.sleep(0)
+    await committing
+    # Ten times to see where they go, and ten times to publish them: one of them in a turn.
+    assert len(seen) == len(set(seen)) == 20
+    assert commit.published == 10
 
 
 async def test_batches_are_forgotten_in_time_but_never_unfinished_ones(

@@ -223,7 +223,7 @@ async def _commit(world: World, commit: Commit, rows: list[Row], at_once: int) -
             load.add_row(row.publication)
     else:
         assert commit.exchange is not None
-        broker.route_staged(commit.exchange, rows, loads)
+        await broker.route_staged(commit.exchange, rows, loads)
     await broker.begin_commit(commit, loads)
     await _go_on(world, commit, rows, at_once)
 

@@ -39,17 +39,22 @@ class StagingBroker(ClaimingBroker):
         self._enter()
         return [commit for commit in self._state.commits.values() if not commit.is_done]
 
-    def route_staged(
+    async def route_staged(
         self, exchange: str, rows: Sequence[Row], loads: dict[str, Load], *, namespace: str = DEFAULT_NAMESPACE
     ) -> None:
-        """Add to `loads`, by queue, what an exchange would make of these rows."""
+        """Add to `loads`, by queue, what an exchange would make of these rows. It may take long to find where a row
+        goes, so the clock is looked at after each."""
         self._enter()
         self._state.namespace(namespace).topology.check_publish(exchange)
-        for queues, publications in staging.route_rows(self._state, namespace, exchange, rows).items():
-            for queue in queues:
-                load = loads.setdefault(queue.name, Load())
-                for publication in publications:
-                    load.add_row(publication)
+        end_s = time.perf_counter() + SLICE_S
+        for row in rows:
+            for queues in staging.route_rows(self._state, namespace, exchange, [row]):
+                for queue in queues:
+                    loads.setdefault(queue.name, Load()).add_row(row.publication)
+            if time.perf_counter() > end_s:
+                await asyncio.sleep(0)
+                self._enter()
+                end_s = time.perf_counter() + SLICE_S
 
     async def begin_commit(self, commit: Commit, loads: dict[str, Load]) -> None:
         """Check that every queue takes its load, and put down the intent; returns when that is durable."""
@@ -85,11 +90,15 @@ class StagingBroker(ClaimingBroker):
         while start < len(rows):
             step = _step(rows, start, at_once)
             start += len(step)
+            began_s = time.perf_counter()
             now_ms, since = self._enter(), self._state.next_sequence
             staging.publish_slice(self._state, commit, step, now_ms=now_ms)
             if commit.exchange is not None:
                 entered = max(1, self._state.next_sequence - since)
                 at_once = max(1, min(STEP, 2 * len(step), COPIES_AT_ONCE * len(step) // entered))
+                if time.perf_counter() - began_s > SLICE_S:
+                    # It took long to find where they go.
+                    at_once = max(1, len(step) // 2)
             self._keep_limits(now_ms)
             self._after()
             if time.perf_counter() > end_s:

@@ -257,10 +257,10 @@ class Staging:
             return found, {commit.queue: total}
         assert commit.exchange is not None
         loads: dict[str, Load] = {}
-        broker.route_staged(commit.exchange, [], loads, namespace=commit.namespace)
+        await broker.route_staged(commit.exchange, [], loads, namespace=commit.namespace)
         commit.parts = found
         async for rows in _ahead(_slices(staged, commit, 0)):
-            broker.route_staged(commit.exchange, rows, loads, namespace=commit.namespace)
+            await broker.route_staged(commit.exchange, rows, loads, namespace=commit.namespace)
         return found, loads
 
     # -- sweeping -----------------------------------------------------------------------------------------------------
