@@ -177,4 +177,9 @@ class LogPositionDropped(BrokerError):
 
 
 def stopped(error: BaseException) -> BrokerStopped:
-    return BrokerStopped(f"The broker has stopped because its log failed; restart it. ({error})")
+    return BrokerStopped(f"The broker has stopped because its log failed; restart it. ({reason(error)})")
+
+
+def reason(error: BaseException) -> str:
+    """What an error says; some, as that there is no memory left, say nothing but what they are."""
+    return str(error) or type(error).__name__

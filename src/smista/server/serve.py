@@ -20,7 +20,7 @@ from pathlib import Path
 import uvloop
 
 from smista.engine import Broker
-from smista.errors import BrokerError
+from smista.errors import BrokerError, reason
 from smista.log import Log, MemoryLog, SqliteLog
 from smista.log.errors import LogDamaged
 from smista.protocols.amqp.door import AmqpDoor, AmqpSettings
@@ -237,7 +237,7 @@ class Server:
         """Serve until a signal, or until the broker or its listener can no more."""
         while not self._stopping.is_set():
             if broker.failure is not None:
-                logger.critical("the log failed, so nothing can be confirmed any more: %s", broker.failure)
+                logger.critical("the log failed, so nothing can be confirmed any more: %s", reason(broker.failure))
                 return 1
             if serving.done():
                 return 1

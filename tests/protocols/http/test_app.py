@@ -14,6 +14,7 @@ import pytest
 from smista.core.message import Publication
 from smista.core.settings import QueueSettings
 from smista.engine import Broker
+from smista.errors import stopped as broker_stopped
 from smista.log import MemoryLog
 from smista.protocols.http.app import HttpDoor
 from smista.protocols.http.commands.broker import ShowInfo
@@ -167,6 +168,15 @@ async def test_a_log_that_failed_makes_it_not_ready(door: HttpDoor, monkeypatch:
     client = Client(door, "GET", "/readyz")
     await client.served
     assert (client.status, client.body) == (503, b"not ready: the log failed: disk gone\n")
+
+
+async def test_an_error_without_words_is_named(door: HttpDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Broker, "failure", MemoryError())
+    client = Client(door, "GET", "/readyz")
+    await client.served
+    assert client.body == b"not ready: the log failed: MemoryError\n"
+    assert "(MemoryError)" in str(broker_stopped(MemoryError()))
+    assert "(disk gone)" in str(broker_stopped(OSError("disk gone")))
 
 
 # -- while it stops ---------------------------------------------------------------------------------------------------

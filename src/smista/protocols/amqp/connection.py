@@ -26,7 +26,7 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
-from smista.errors import BrokerError
+from smista.errors import BrokerError, reason
 from smista.protocols.amqp import frames, methods
 from smista.protocols.amqp.channel import Channel
 from smista.protocols.amqp.content import PUBLISH
@@ -452,7 +452,7 @@ class AmqpConnection(Reading, asyncio.Protocol):
 
     def broker_failed(self, error: BaseException) -> None:
         if not self._is_over:
-            logger.error("closing %s: %s", self.peer, error)
+            logger.error("closing %s: %s", self.peer, reason(error))
             self._close(ConnectionClosing(INTERNAL_ERROR, "the broker cannot confirm anything any more"))
             self._go_on()
 

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from smista.core.checks import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
 from smista.engine import Broker
-from smista.errors import BrokerClosed, BrokerError
+from smista.errors import BrokerClosed, BrokerError, reason
 from smista.protocols.bulk.reader import LogReader
 from smista.protocols.http import claim_rows, log_paths, metrics, octets, openapi, page, rest, routes, staged_put
 from smista.protocols.http.access import READABLE_BY, Access, is_preflight, readable, respond_preflight
@@ -318,7 +318,7 @@ class HttpDoor:
         if self.broker is None:
             return "recovering"
         if self.broker.failure is not None:
-            return f"the log failed: {self.broker.failure}"
+            return f"the log failed: {reason(self.broker.failure)}"
         if self.broker.is_log_full:
             return "the disk is full and a block waits for room; free some space"
         return "stopping" if self._draining.is_set() else None
