@@ -172,6 +172,7 @@ class Server:
             handshake_timeout_s=settings.header_timeout_s,
             connections_max=settings.connections_max,
             output_bytes_max=settings.output_bytes_max,
+            output_timeout_s=settings.body_timeout_s,
         )
 
     def _sqs_settings(self) -> SqsSettings:

@@ -109,6 +109,7 @@ class AmqpConnection(Reading, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_over = self._is_held = True
+        self._stop_watching_output()
         self.door.left(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -116,7 +117,7 @@ class AmqpConnection(Reading, asyncio.Protocol):
         self._end_all()
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
+        self._heard = self._has_come = True
         if self._is_over:
             return
         if self._buffer:
@@ -128,8 +129,8 @@ class AmqpConnection(Reading, asyncio.Protocol):
             self._work(data)
 
     def abort(self) -> None:
-        """Cut it off, whatever is still on its way."""
         self._is_over = self._is_held = True
+        self._stop_watching_output()
         self._transport.abort()
 
     def _handshake_timed_out(self) -> None:

@@ -43,6 +43,7 @@ class AmqpSettings(msgspec.Struct, frozen=True, kw_only=True):
     handshake_timeout_s: float = 10.0
     connections_max: int = 10_000
     output_bytes_max: int = 16 << 20
+    output_timeout_s: float = 30.0
 
 
 class AmqpDoor:
@@ -81,8 +82,11 @@ class AmqpDoor:
         return AmqpConnection(self)
 
     def kept_bytes(self) -> int:
-        """What has come in and is not the broker's yet."""
-        return sum(connection.transacted_bytes + connection.parts_bytes for connection in self.connections)
+        """What has come in and is not the broker's yet, and what has left it and is not taken."""
+        return sum(
+            connection.transacted_bytes + connection.parts_bytes + connection.output_bytes
+            for connection in self.connections
+        )
 
     def left(self, connection: AmqpConnection) -> None:
         self.connections.discard(connection)

@@ -3,15 +3,20 @@
     frames of one turn ─▶ `out` ─▶ one write ─▶ the transport's buffer ─▶ the socket
                                                  │ above 1 MiB: nothing is delivered any more
                                                  │ above `output_bytes_max`: nothing is read from it any more either
+                                                 └ either of them, and hardly anything is taken for long: it is cut off
 
 So a consumer without a limit on a long queue takes the memory of its window and no more, and so does a client that asks
 and asks and never reads an answer. Both stop short of a deadlock: a client that publishes and is slow to read what is
 delivered to it is still read from.
+
+What waits is memory that nobody else has, so it does not wait for ever: whoever takes too little of it in a stretch of
+`output_timeout_s` is cut off, as from RabbitMQ after 15 s. A slow consumer is not, as long as anything comes from it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -24,7 +29,11 @@ if TYPE_CHECKING:
     from smista.protocols.amqp.consuming import Consumer
     from smista.protocols.amqp.door import AmqpDoor
 
+logger = logging.getLogger("smista.amqp")
+
 WRITE_HIGH_BYTES = 1 << 20
+PROGRESS_BYTES_PER_S = 1024
+"""What has to be taken on average, as over HTTP."""
 OUT_BYTES_MAX = 4 << 20
 """When messages of so many bytes have been put into `out`, nobody delivers more before they have been written."""
 
@@ -58,6 +67,13 @@ class Outgoing:
         """For whatever reason, no frame is looked at."""
         self._is_closing = False
         self._is_over = False
+        self._has_come = False
+        """Anything, since the stretch began in which something has to be taken."""
+        self._written_bytes = 0
+        self._taken_bytes = 0
+        """Of those, when it began."""
+        self._stall_timer: asyncio.TimerHandle | None = None
+        """When it is over; None while there is room for more."""
 
     def limit_output(self) -> None:
         high = min(WRITE_HIGH_BYTES, self.door.settings.output_bytes_max)
@@ -87,7 +103,9 @@ class Outgoing:
             out, self.out = self.out, []
             # After our connection.close nothing may follow.
             if not self._is_closing and not self._is_over:
-                self._transport.write(b"".join(out))
+                data = b"".join(out)
+                self._written_bytes += len(data)
+                self._transport.write(data)
         if self._out_bytes:
             self._has_delivered()
         elif self.wide_consumers:
@@ -100,9 +118,12 @@ class Outgoing:
     def pause_writing(self) -> None:
         self._is_transport_full = True
         self._set_full(True)
+        if self._stall_timer is None and not self._is_over:
+            self._watch_output()
 
     def resume_writing(self) -> None:
         self._is_transport_full = False
+        self._stop_watching_output()
         self._set_full(False)
         self._open_windows()
         if self.is_flooded:
@@ -135,6 +156,37 @@ class Outgoing:
         if self._transport.get_write_buffer_size() > self.door.settings.output_bytes_max:
             self.is_flooded = self._is_held = True
             self._transport.pause_reading()
+
+    @property
+    def output_bytes(self) -> int:
+        """What waits to be taken."""
+        return self._out_bytes + (0 if self._is_over else self._transport.get_write_buffer_size())
+
+    def _watch_output(self) -> None:
+        self._stop_watching_output()
+        self._taken_bytes = self._written_bytes - self._transport.get_write_buffer_size()
+        self._has_come = False
+        self._stall_timer = self._loop.call_later(self.door.settings.output_timeout_s, self._look_at_output)
+
+    def _stop_watching_output(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _look_at_output(self) -> None:
+        """A stretch is over: has enough been taken? Where nothing is read, nothing can come."""
+        taken_bytes = self._written_bytes - self._transport.get_write_buffer_size() - self._taken_bytes
+        is_silent = not self._has_come and not self._is_held
+        timeout_s = self.door.settings.output_timeout_s
+        if taken_bytes < PROGRESS_BYTES_PER_S * timeout_s and (self.is_flooded or is_silent):
+            logger.info("a client that did not read for %g s was cut off", timeout_s)
+            self.abort()
+            return
+        self._watch_output()
+
+    def abort(self) -> None:
+        """Cut it off, whatever is still on its way."""
+        raise NotImplementedError
 
     def _set_full(self, is_full: bool) -> None:
         if is_full != self.is_full:
