@@ -300,6 +300,10 @@ async def test_a_way_through_many_exchanges_counts(server: Server) -> None:
     await until(lambda: not client.connection._buffer)
 
 
+async def drained(client: Client) -> None:
+    await until(lambda: not client.connection._buffer)
+
+
 async def test_a_way_past_many_bindings_counts(server: Server) -> None:
     """Of one queue, so that what enters queues counts little."""
     await server.broker.declare_queue("q")
@@ -315,7 +319,7 @@ async def test_a_way_past_many_bindings_counts(server: Server) -> None:
         client.feed(b"".join(message(b"", key, exchange, properties=properties) for key in keys))
         assert client.connection._buffer, f"ten ways were found in one step by {exchange}"
         server.clock.look_s = 0.0
-        await until(lambda client=client: not client.connection._buffer)
+        await drained(client)
 
 
 async def test_a_way_past_too_many_bindings_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 DEPTH_MAX = 64
 """Tables and arrays within each other; more is taken for an attack on the stack."""
 SHORT_BYTES_MAX = 255
-VALUES_MAX = 20_000
+VALUES_MAX = 12_000
 """Values in the tables and arrays of one frame, all of which are read in one step: some 10 ms. A `CC` may name that
 many queues less a few."""
 
 _VOID = ord("V")
+_TEXT = ord("S")
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 _LONG_LONG = struct.Struct(">Q")
@@ -179,12 +180,22 @@ class Reader:
         self._values_left -= 1
         if self._values_left < 0:
             raise TooManyValues(self._values_max)
-        tag = self.octet()
+        # As names, in one go where it is all there.
+        data, position = self.data, self.position + 1
+        if position > self.end:
+            self.take(1)
+        self.position = position
+        tag = data[position - 1]
         if tag == _VOID:
             return None
         fixed = _FIXED.get(tag)
         if fixed is not None:
-            return fixed.unpack_from(self.data, self.take(fixed.size))[0]
+            return fixed.unpack_from(data, self.take(fixed.size))[0]
+        if tag == _TEXT and position + 4 <= self.end:
+            end = position + 4 + _LONG.unpack_from(data, position)[0]
+            if end <= self.end:
+                self.position = end
+                return _text_or_bytes(data[position + 4 : end])
         match chr(tag):
             case "S":
                 return _text_or_bytes(self.long_string())
