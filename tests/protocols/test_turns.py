@@ -173,3 +173,20 @@ async def test_a_long_flood_leaves_nothing_behind(clock: Clock) -> None:
         await asyncio.sleep(0)
         assert len(turns._least) <= 200
         assert len(turns._longest) <= 200
+
+
+async def test_after_a_long_step_those_who_have_used_much_rest_and_the_quiet_do_not(clock: Clock) -> None:
+    turns = Turns(clock)
+    busy, quiet = Connection(turns, clock), Connection(turns, clock)
+    long_s = 5 * TURN_S
+    busy.receive(*[long_s] * 3)
+    assert busy.done == 1
+    for turn in range(1, 6):
+        await asyncio.sleep(0)
+        quiet.receive(SLICE_S / 100)
+        assert (quiet.done, busy.done) == (turn, 1)
+    await until(lambda: busy.done == 3)
+    # Neither where all of it was done: what comes next has to wait.
+    busy.receive(SLICE_S)
+    assert busy.done == 3
+    await until(lambda: busy.done == 4)

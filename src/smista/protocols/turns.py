@@ -11,6 +11,9 @@ sends on stays in its socket, and then with itself.
 
 In each turn the one is served that has waited longest, and after it those that have used least of late. So a quiet
 connection passes those that flood the broker, however many they are, and nobody waits for ever.
+
+What is one step however long it is, as reading a long table, makes up for it: those who have used much go on only after
+as many turns as it took the time of. Else a request that needs several turns would meet such a step in each.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ SLICE_S = 0.002
 _HALVED_IN_S = 1.0
 """What was used so long ago counts half."""
 _OLD_MAX = 100
+RESTED_MAX = 20
 
 
 class Turns:
@@ -40,13 +44,16 @@ class Turns:
         self._tickets = itertools.count(1)
         self._end_s: float | None = None
         """When the time of this turn is over; None while nobody has worked in it."""
+        self._rest = 0
+        """For how many turns nobody goes on who has used much."""
+        self._is_planned = False
 
     def begin(self, share: Share, now_s: float) -> bool:
         """Whether there is time left in this turn; if not, this one is in line now."""
         if self._end_s is None:
             self._end_s = now_s + TURN_S
-            asyncio.get_running_loop().call_soon(self._next)
-        if now_s < self._end_s:
+            self._plan()
+        if now_s < self._end_s and not (self._rest and share.used_s > SLICE_S):
             return True
         self.join(share)
         return False
@@ -56,9 +63,25 @@ class Turns:
         self._longest.append((ticket, share))
         heapq.heappush(self._least, (share.used_s, ticket, share))
 
+    def rest(self, used_s: float) -> None:
+        """Somebody has used so much at a time."""
+        if used_s >= 2 * TURN_S:
+            self._rest = min(RESTED_MAX, int(used_s / TURN_S))
+            self._plan()
+
+    def _plan(self) -> None:
+        if not self._is_planned:
+            self._is_planned = True
+            asyncio.get_running_loop().call_soon(self._next)
+
     def _next(self) -> None:
         """Another turn of the loop: those in line come before what arrives in it."""
         self._end_s = None
+        self._is_planned = False
+        if self._rest:
+            self._rest -= 1
+            self._plan()
+            return
         longest, least = self._longest, self._least
         is_first = True
         while longest and (self._end_s is None or self.now_s() < self._end_s):
@@ -117,6 +140,7 @@ class Share:
         """It has worked. Whether it was cut short, and now stands in line for the rest."""
         now_s = self._turns.now_s()
         self.used_s += now_s - self._began_s
+        self._turns.rest(now_s - self._began_s)
         self._ended_s = now_s
         if self._is_cut:
             self._turns.join(self)

@@ -17,6 +17,8 @@ from typing import ClassVar, Final, Generic
 from smista.core.exchanges.arguments import Arguments, Frozen, Unfreezable, freeze_value
 from smista.core.exchanges.matcher import D, Headers, Match, Work, counted
 
+TRIED: Final = 3
+"""What it counts to hold a message against one binding: several headers may have to be looked at."""
 X_MATCH: Final = "x-match"
 X_MATCH_VALUES: Final = ("all", "any", "all-with-x", "any-with-x")
 
@@ -32,7 +34,7 @@ def x_match(arguments: Arguments) -> Frozen:
 class _Rule(Generic[D]):
     """One binding, taken apart."""
 
-    __slots__ = ("binding", "filed_under", "pairs", "wants_any")
+    __slots__ = ("binding", "filed_under", "is_met_when_found", "pairs", "wants_any")
 
     def __init__(self, binding: Match[D]) -> None:
         how = x_match(binding.arguments)
@@ -43,10 +45,14 @@ class _Rule(Generic[D]):
         self.pairs: Arguments = tuple(
             pair for pair in binding.arguments if pair[0] != X_MATCH and (with_x or not pair[0].startswith("x-"))
         )
+        self.is_met_when_found = self.wants_any or len(self.pairs) == 1
         self.filed_under: Arguments = ()
 
     def is_met_by(self, headers: dict[str, Frozen]) -> bool:
-        return all(name in headers and (wanted is None or headers[name] == wanted) for name, wanted in self.pairs)
+        for name, wanted in self.pairs:
+            if name not in headers or (wanted is not None and headers[name] != wanted):
+                return False
+        return True
 
 
 class HeadersMatcher(Generic[D]):
@@ -110,7 +116,7 @@ class HeadersMatcher(Generic[D]):
     def _met(self, headers: Headers, work: Work | None) -> Iterator[_Rule[D]]:
         """The bindings a message meets; one that wants any may come more than once."""
         if work is not None:
-            work.spend(len(self._takes_all))
+            work.spend(TRIED * len(self._takes_all))
         yield from self._takes_all
         if not headers or not self._name_counts:
             return
@@ -124,9 +130,9 @@ class HeadersMatcher(Generic[D]):
                 if rules is None:
                     continue
                 if work is not None:
-                    work.spend(len(rules))
+                    work.spend(TRIED * len(rules))
                 for rule in rules:
-                    if rule.wants_any or rule.is_met_by(named):
+                    if rule.is_met_when_found or rule.is_met_by(named):
                         yield rule
 
     def _filed_count(self, pair: tuple[str, Frozen]) -> int:
