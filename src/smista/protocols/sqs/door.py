@@ -154,16 +154,18 @@ class SqsDoor:
         broker = self._broker_of()
         if broker is None:
             raise SqsError(SERVICE_UNAVAILABLE, "The broker is still reading its log; try again in a moment.")
-        body = await self._read_body(scope, receive)
+        body = await self._read_body(request, scope, receive)
         settings = self._settings
-        given: dict[str, str] = {}
-        if not request.target:
-            given = self._parameters(request, body)
-            if scope["method"] == "GET" and "Action" not in given:
-                await _respond(send, 404, request_id, query_protocol.CONTENT_TYPE, _UNKNOWN_OPERATION)
-                return
-        elif body and kind_of(request.content_type) not in json_protocol.CONTENT_TYPES:
-            raise _unsupported(request, json_protocol.CONTENT_TYPE.decode())
+        if request.target:
+            if body and kind_of(request.content_type) not in json_protocol.CONTENT_TYPES:
+                raise _unsupported(request, json_protocol.CONTENT_TYPE.decode())
+        elif body:
+            if kind_of(request.content_type) != _FORM:
+                raise _unsupported(request, f"{_FORM.decode()}, or JSON with an X-Amz-Target")
+        elif scope["method"] == "GET" and "Action" not in query_protocol.parameters(request.query, b""):
+            await _respond(send, 404, request_id, query_protocol.CONTENT_TYPE, _UNKNOWN_OPERATION)
+            return
+        # Before the body is read as anything: who is not let in costs us no more than its hash.
         if settings.access_keys:
             caller = signature.verified(scope, body, settings, broker.now_ms())
         elif _is_local(scope):
@@ -182,6 +184,7 @@ class SqsDoor:
         if request.target:
             action = json_protocol.read(request.target, body)
         else:
+            given = await query_protocol.parameters_in_steps(request.query, body, broker.lane.turn)
             action = query_protocol.read(given, is_at_queue=path is not None)
         name = type(action).__name__
         if scope["method"] == "GET" and not settings.access_keys and not action.is_reading:
@@ -213,19 +216,14 @@ class SqsDoor:
             content_type, data = query_protocol.write(name, answer, request_id, in_json=request.wants_json)
             await _respond(send, 200, request_id, content_type, data)
 
-    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
-        bytes_max = self._settings.request_bytes_max
+    async def _read_body(self, request: Request, scope: Scope, receive: Receive) -> bytes:
+        bytes_max = min(self._settings.request_bytes_max, self._limits.request_bytes_max(is_form=not request.target))
         try:
             check_length(scope, bytes_max)
             return await read_body(scope, receive, bytes_max)
         except RequestError as error:
             kind = REQUEST_TOO_LARGE if error.code == "request_too_large" else MALFORMED_INPUT
             raise SqsError(kind, str(error)) from None
-
-    def _parameters(self, request: Request, body: bytes) -> dict[str, str]:
-        if body and kind_of(request.content_type) != _FORM:
-            raise _unsupported(request, f"{_FORM.decode()}, or JSON with an X-Amz-Target")
-        return query_protocol.parameters(request.query, body)
 
 
 def _unsupported(request: Request, cure: str) -> SqsError:

@@ -12,6 +12,9 @@ CONTENT_TYPE = b"application/x-amz-json-1.0"
 CONTENT_TYPES = frozenset((CONTENT_TYPE, b"application/x-amz-json-1.1", b"application/json"))
 TARGET_PREFIX = b"AmazonSQS."
 
+MEMBERS_MAX = 10_000
+"""Of all lists and maps of a request together; as many parameters as a form may have."""
+
 _DECODERS = {TARGET_PREFIX + name.encode(): msgspec.json.Decoder(action).decode for name, action in ACTIONS.items()}
 encode = msgspec.json.Encoder().encode
 
@@ -25,10 +28,25 @@ def read(target: bytes, body: bytes) -> Action:
     decode = _DECODERS.get(target)
     if decode is None:
         raise SqsError(UNKNOWN_OPERATION, f"The operation {target.decode('latin-1')[:100]} is not known.")
+    if _has_too_many_members(body):
+        raise SqsError(SERIALIZATION, f"The request has more than {MEMBERS_MAX} members.")
     try:
         return decode(body or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SqsError(SERIALIZATION, f"The request cannot be read: {error}") from None
+
+
+def _has_too_many_members(body: bytes) -> bool:
+    """Told without making anything of them: millions of small ones would keep everybody waiting until they are read.
+
+    Members are parted by commas that stand outside of texts. Once escaped quotes are gone, texts are every other piece
+    between quotes.
+    """
+    if body.count(b",") <= MEMBERS_MAX:
+        return False
+    pieces_max = 4 * MEMBERS_MAX
+    pieces = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', pieces_max)
+    return len(pieces) > pieces_max or sum([piece.count(b",") for piece in pieces[::2]]) > MEMBERS_MAX
 
 
 def write_error(error: SqsError) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:

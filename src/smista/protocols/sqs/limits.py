@@ -6,6 +6,12 @@ import msgspec
 
 MIB = 1 << 20
 _FOREVER_S = 1 << 40
+_OTHER_FIELDS_BYTES = 256 << 10
+"""Of a request with as many messages as fit into it: all that does not count as their bytes."""
+_FORM_BYTES_PER_BYTE = 4
+"""%2F for each byte of a text, and for each four letters of base64 that stand for three bytes."""
+_JSON_BYTES_PER_BYTE = 6
+"""As JSON writes < where it is careful, \\u003c."""
 
 
 class SqsSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +31,7 @@ class SqsSettings(msgspec.Struct, frozen=True, kw_only=True):
     actions_off: frozenset[str] = frozenset()
     """Actions that are answered with UnsupportedOperation, by their names."""
     request_bytes_max: int = 16 * MIB
+    """Of any request; see also `Limits.request_bytes_max`."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +57,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     statement_actions: int = 7
     any_character: bool = False
     """In bodies what XML cannot hold; in names and ids whatever can be printed."""
+
+    def request_bytes_max(self, *, is_form: bool) -> int:
+        """How long a request can get that keeps all the others, however it escapes what it says."""
+        escaped = _FORM_BYTES_PER_BYTE if is_form else _JSON_BYTES_PER_BYTE
+        return self.message_bytes * escaped + _OTHER_FIELDS_BYTES
 
 
 STRICT = Limits()

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
@@ -30,6 +31,8 @@ CONTENT_TYPE = b"text/xml"
 JSON = b"application/json"
 XMLNS = "http://queue.amazonaws.com/doc/2012-11-05/"
 PARAMETERS_MAX = 10_000
+AT_ONCE_BYTES = 32 << 10
+"""Of a form that are read in one turn of the loop: some 5 ms where every letter is escaped."""
 AT_ROOT_ONLY = frozenset(("CreateQueue", "ListQueues"))
 
 
@@ -78,9 +81,54 @@ def parameters(query: bytes, form: bytes) -> dict[str, str]:
                     max_num_fields=PARAMETERS_MAX,
                 )
             except (UnicodeDecodeError, ValueError):
-                raise SqsError(MALFORMED_INPUT, "The parameters are not a form in UTF-8.") from None
+                raise _no_form() from None
             found.update(pairs)
     return found
+
+
+async def parameters_in_steps(query: bytes, form: bytes, turn: Callable[[], Awaitable[None]]) -> dict[str, str]:
+    """The same, with a turn for others after each `AT_ONCE_BYTES`."""
+    found = parameters(query, b"")
+    if len(form) <= AT_ONCE_BYTES:
+        return found | parameters(b"", form)
+    if not form.isascii() or form.count(b"&") >= PARAMETERS_MAX:
+        raise _no_form()
+    bytes_read = 0
+    for pair in form.split(b"&"):
+        if not pair:
+            continue
+        name, _, value = pair.partition(b"=")
+        texts = []
+        for escaped in (name, value):
+            unescaped = bytearray()
+            start = 0
+            while start < len(escaped):
+                end = _end_of_step(escaped, start)
+                unescaped += unquote_to_bytes(escaped[start:end].replace(b"+", b" "))
+                bytes_read += end - start
+                start = end
+                if bytes_read >= AT_ONCE_BYTES - 2:
+                    bytes_read = 0
+                    await turn()
+            texts.append(unescaped)
+        try:
+            found[texts[0].decode()] = texts[1].decode()
+        except UnicodeDecodeError:
+            raise _no_form() from None
+    return found
+
+
+def _end_of_step(escaped: bytes, start: int) -> int:
+    """Where to cut, which is not within an escape."""
+    end = start + AT_ONCE_BYTES
+    if end >= len(escaped):
+        return len(escaped)
+    escape = escaped.rfind(b"%", end - 2, end)
+    return end if escape < 0 else escape
+
+
+def _no_form() -> SqsError:
+    return SqsError(MALFORMED_INPUT, "The parameters are not a form in UTF-8.")
 
 
 def read(given: dict[str, str], *, is_at_queue: bool) -> Action:

@@ -1,0 +1,134 @@
+"""What a request may cost: nothing is read for whoever is not let in, and what is long is read in steps."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from urllib.parse import quote_plus
+
+import pytest
+
+from smista.engine import Broker
+from smista.log import MemoryLog
+from smista.protocols.http.asgi import Event, Scope
+from smista.protocols.sqs import json_protocol, query_protocol
+from smista.protocols.sqs.door import SqsDoor
+from smista.protocols.sqs.errors import SqsError
+from smista.protocols.sqs.limits import MIB, RELAXED, STRICT, SqsSettings
+from smista.protocols.sqs.query_protocol import AT_ONCE_BYTES, parameters, parameters_in_steps
+
+FORM = b"application/x-www-form-urlencoded"
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with await Broker.open(MemoryLog()) as broker:
+        yield broker
+
+
+async def status_of(door: SqsDoor, body: bytes, *headers: tuple[bytes, bytes]) -> int:
+    scope: Scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "query_string": b"",
+        "headers": [(b"content-length", b"%d" % len(body)), *headers],
+    }
+    sent: list[Event] = []
+
+    async def receive() -> Event:
+        return {"type": "http.request", "body": body}
+
+    async def send(event: Event) -> None:
+        sent.append(event)
+
+    await door(scope, receive, send)
+    status: int = sent[0]["status"]
+    return status
+
+
+@pytest.mark.parametrize("protocol", ["form", "json"])
+async def test_nothing_is_read_of_a_request_that_is_not_signed(
+    broker: Broker, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(query_protocol, "parse_qsl", lambda *_, **__: read.append("form") or [])
+    monkeypatch.setattr(query_protocol, "unquote_to_bytes", lambda *_: read.append("form") or b"")
+    monkeypatch.setattr(json_protocol, "read", lambda *_: read.append("json"))
+    door = SqsDoor(lambda: broker, SqsSettings(access_keys={"key": "secret"}))
+    head = [(b"content-type", FORM)]
+    if protocol == "json":
+        head = [(b"content-type", json_protocol.CONTENT_TYPE), (b"x-amz-target", b"AmazonSQS.ListQueues")]
+    assert await status_of(door, b"Action=ListQueues&x=" + b"%41" * 1000, *head) == 403
+    assert read == []
+
+
+@pytest.mark.parametrize("target", [(), ((b"x-amz-target", b"AmazonSQS.SendMessage"),)])
+async def test_a_request_longer_than_any_that_keeps_the_limits_is_refused(
+    broker: Broker, target: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    door = SqsDoor(lambda: broker, SqsSettings())
+    kind = json_protocol.CONTENT_TYPE if target else FORM
+    bytes_max = STRICT.request_bytes_max(is_form=not target)
+    assert await status_of(door, b" " * (bytes_max + 1), (b"content-type", kind), *target) == 413
+    assert await status_of(door, b" " * bytes_max, (b"content-type", kind), *target) == 400
+
+
+def test_the_longest_requests_that_keep_the_limits_fit() -> None:
+    assert STRICT.request_bytes_max(is_form=True) > len(quote_plus("/" * MIB)) + 10 * 10 * 300
+    assert STRICT.request_bytes_max(is_form=False) > len(r"\u003c") * MIB + 10 * 10 * 300
+    assert RELAXED.request_bytes_max(is_form=True) > SqsSettings().request_bytes_max
+
+
+async def test_a_long_form_is_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    plain = query_protocol.unquote_to_bytes
+
+    def watched(text: bytes) -> bytes:
+        sizes.append(len(text))
+        return plain(text)
+
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        turns += 1
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(query_protocol, "unquote_to_bytes", watched)
+    form = b"Action=SendMessage&MessageBody=" + b"%41" * MIB
+    assert await parameters_in_steps(b"", form, turn) == {"Action": "SendMessage", "MessageBody": "A" * MIB}
+    assert max(sizes) <= AT_ONCE_BYTES
+    assert turns >= len(form) // AT_ONCE_BYTES - 1
+
+
+async def test_steps_read_a_form_as_it_is_read_at_once() -> None:
+    async def turn() -> None: ...
+
+    chance = random.Random(11)
+    for _ in range(3):
+        pieces = chance.choices([b"%41", b"%", b"%4", b"%zz", b"+", b"g", b"=", b"&", b"%C3%A9", b"%%"], k=60_000)
+        form = b"".join(pieces).replace(b"&", b"", max(0, pieces.count(b"&") - 9))
+        assert await parameters_in_steps(b"a=1&x=2", form, turn) == parameters(b"a=1&x=2", form)
+
+
+@pytest.mark.parametrize("form", [b"x=" + b"%FF" * MIB, b"x=\xff" + b"a" * MIB, b"&" * MIB])
+async def test_what_is_no_form_is_refused_in_steps_too(form: bytes) -> None:
+    async def turn() -> None: ...
+
+    with pytest.raises(SqsError):
+        await parameters_in_steps(b"", form, turn)
+
+
+@pytest.mark.parametrize("member", [b"{}", b'""', b"1", rb'"\""', rb'"\\"'])
+def test_a_request_with_millions_of_members_is_not_unfolded(member: bytes) -> None:
+    body = b'{"QueueUrl":"q","Entries":[' + (member + b",") * 300_000 + member + b"]}"
+    with pytest.raises(SqsError, match="more than 10000 members"):
+        json_protocol.read(b"AmazonSQS.SendMessageBatch", body)
+
+
+@pytest.mark.parametrize("text", [b",", rb"\",", rb"\\,", rb"\u0022,"])
+def test_commas_within_a_text_are_no_members(text: bytes) -> None:
+    body = b'{"QueueUrl":"q","MessageBody":"' + text * 100_000 + b'"}'
+    assert json_protocol.read(b"AmazonSQS.SendMessage", body)
