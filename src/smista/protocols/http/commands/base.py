@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine import Broker
+from smista.protocols.http.bounded import BoundedDecoder
 from smista.protocols.http.errors import InvalidRequest
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
 
@@ -104,7 +105,7 @@ def command(kind: C) -> C:
     """Enter a command into the table."""
     COMMANDS[kind.name] = kind
     for each, decoders in DECODERS.items():
-        decoders[kind.name] = each.decoder(kind, place="payload")
+        decoders[kind.name] = BoundedDecoder(kind, each, place="payload")
     return kind
 
 

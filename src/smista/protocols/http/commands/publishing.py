@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -16,6 +18,7 @@ from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine import Published
 from smista.errors import BrokerError
 from smista.protocols import properties
+from smista.protocols.http.bounded import AT_ONCE_BYTES, BoundedDecoder, Members, Skim, byte_count
 from smista.protocols.http.commands.base import (
     DECODERS,
     Choice,
@@ -27,14 +30,18 @@ from smista.protocols.http.commands.base import (
     command,
 )
 from smista.protocols.http.errors import ErrorBody, InvalidRequest, error_body
-from smista.protocols.http.formats import Decoder, Format, Untranslatable, check_plain
+from smista.protocols.http.formats import MESSAGE_PACK, Decoder, Format, Untranslatable, check_plain
+from smista.protocols.http.translating import json_in_steps
 from smista.protocols.properties import JSON_BYTES, Properties
 
 BATCH_MAX = 10_000
+SLICE_S = 0.002
+"""How long messages of a batch are read for before others have their turn."""
 HEADERS_NESTING_MAX = 32
 PROPERTIES_BYTES_MAX = 64 << 10
 """Headers and properties of one message, as the log keeps them."""
 
+ErrorClass = type[BrokerError]
 Identifier = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX)]
 BatchId = Annotated[str, msgspec.Meta(min_length=1, max_length=BATCH_ID_LENGTH_MAX)]
 Priority = Annotated[int, msgspec.Meta(ge=0, le=255)]
@@ -48,6 +55,7 @@ class MessageFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         Choice(("ttl", "ttl_ms"), is_required=False),
         Choice(("delay_ms", "deliver_at_ms"), is_required=False),
     )
+    too_large: ClassVar[ErrorClass] = MessageTooLarge
 
     message: msgspec.Raw | UnsetType = UNSET
     body: bytes | UnsetType = UNSET
@@ -86,6 +94,23 @@ def _envelope(
     return Envelope(said, exchange, routing_key, group, None, ttl_ms, max_retries)
 
 
+async def translate(fields: MessageFields, door: Door) -> None:
+    """Have a `message` as its body where it is so long that it takes many steps to make one of the other."""
+    if (
+        fields.message is UNSET
+        or door.request_format is not MESSAGE_PACK
+        or byte_count(fields.message) <= AT_ONCE_BYTES
+        or fields.body is not UNSET
+    ):
+        return
+    try:
+        fields.body = await json_in_steps(bytes(fields.message), door.broker.lane.turn)
+    except Untranslatable as problem:
+        raise _no_json(problem) from None
+    fields.message = UNSET
+    fields.content_type = fields.content_type or "application/json"
+
+
 def publication(fields: MessageFields, came_in: Format, *, exchange: str = "", routing_key: str = "") -> Publication:
     content_type = fields.content_type
     # Nearly every message passes here, and asking each choice takes 2 us.
@@ -100,7 +125,7 @@ def publication(fields: MessageFields, came_in: Format, *, exchange: str = "", r
         try:
             body = came_in.body_from_value(fields.message)
         except Untranslatable as problem:
-            raise InvalidRequest(f"`message` cannot be written as JSON: {problem}; give it as `body`.") from None
+            raise _no_json(problem) from None
         content_type = content_type or "application/json"
     else:
         assert fields.body is not UNSET
@@ -113,6 +138,10 @@ def publication(fields: MessageFields, came_in: Format, *, exchange: str = "", r
     elif envelope == PLAIN:
         envelope = PLAIN
     return Publication(body, envelope, fields.priority, fields.delay_ms, fields.deliver_at_ms)
+
+
+def _no_json(problem: Untranslatable) -> InvalidRequest:
+    return InvalidRequest(f"`message` cannot be written as JSON: {problem}; give it as `body`.")
 
 
 def _properties(fields: MessageFields, content_type: str | None) -> bytes:
@@ -208,6 +237,7 @@ class Publish(MessageFields, kw_only=True):
     namespace: Name = DEFAULT_NAMESPACE
 
     async def run(self, door: Door) -> PublishedAnswer:
+        await translate(self, door)
         one = publication(self, door.request_format)
         [result] = await door.broker.publish(self.queue, [one], namespace=self.namespace)
         if isinstance(result, BrokerError):
@@ -241,7 +271,13 @@ class BatchAnswer(msgspec.Struct, omit_defaults=True, kw_only=True):
 class Unreadable(MessageFields, kw_only=True):
     """Stands in a batch for a message that could not be read."""
 
-    why: InvalidRequest
+    why: BrokerError
+
+
+class Unread(MessageFields, kw_only=True):
+    """Stands in a batch for a message that is read when its turn comes."""
+
+    read: Callable[[], MessageFields]
 
 
 @command
@@ -273,10 +309,17 @@ class PublishBatch(Command):
             said = _properties(MessageFields(), self.content_type)
             envelope = _envelope(said) if said else PLAIN
             publications = [Publication(body, envelope) for body in self.bodies]
+        slice_ends_s = time.perf_counter() + SLICE_S
         for index, fields in enumerate(self.messages or ()):
+            if time.perf_counter() > slice_ends_s:
+                await door.broker.lane.turn()
+                slice_ends_s = time.perf_counter() + SLICE_S
+            if isinstance(fields, Unread):
+                fields = fields.read()
             try:
                 if isinstance(fields, Unreadable):
                     raise fields.why
+                await translate(fields, door)
                 publications.append(publication(fields, door.request_format))
             except BrokerError as error:
                 refused[index] = error
@@ -313,17 +356,23 @@ class _Loose(msgspec.Struct):
 
 
 class _BatchDecoder(Decoder[Any]):
-    """Reads a batch in one go, and a partial one that cannot be read so message by message."""
+    """Reads a batch in one go, a partial one that cannot be read so message by message, and of a long one nothing but
+    how many messages it has: each is read when it is its turn to be published."""
 
     def __init__(self, spoken: Format) -> None:
         self._whole = spoken.decoder(PublishBatch, place="payload")
         self._loose = spoken.decoder(_Loose, place="payload")
         self._rest = spoken.decoder(dict[str, msgspec.Raw], place="payload")
-        self._message = spoken.decoder(MessageFields, place="the message")
+        self._skim = Skim(PublishBatch, spoken, place="payload")
+        self._message = BoundedDecoder(MessageFields, spoken, place="the message")
         self._body = spoken.decoder(bytes, place="the body")
         self._format = spoken
 
     def __call__(self, data: bytes | memoryview | msgspec.Raw) -> PublishBatch:
+        if byte_count(data) > AT_ONCE_BYTES:
+            outline: Any = self._skim(data)
+            if isinstance(outline.messages, Members):
+                return self._long(outline, outline.messages)
         try:
             return self._whole(data)
         except InvalidRequest:
@@ -341,6 +390,35 @@ class _BatchDecoder(Decoder[Any]):
             batch.messages = [self._read(lambda raw: self._with(raw, said), raw) for raw in loose.bodies]
         return batch
 
+    def _long(self, outline: Any, messages: Members) -> PublishBatch:
+        given = {name: getattr(outline, name) for name in outline.__struct_fields__}
+        rest = {name: raw for name, raw in given.items() if raw is not UNSET} | {"messages": []}
+        batch = self._whole(self._format.encode(rest))
+        batch.messages = [
+            Unread(read=partial(self._in_turn, index, raw, None if batch.partial else rest))
+            for index, raw in enumerate(messages.given())
+        ]
+        return batch
+
+    def _in_turn(self, index: int, raw: msgspec.Raw, rest: dict[str, Any] | None) -> MessageFields:
+        """One message of a long batch; without `rest` the batch is partial."""
+        try:
+            return self._message(raw)
+        except MessageTooLarge as error:
+            return Unreadable(why=error)
+        except InvalidRequest as error:
+            if rest is None:
+                return Unreadable(why=error)
+            raise self._as_of_batch(index, raw, rest, error) from None
+
+    def _as_of_batch(self, index: int, raw: msgspec.Raw, rest: dict[str, Any], error: InvalidRequest) -> InvalidRequest:
+        """The words in which it is said of a batch that one of its messages cannot be read."""
+        try:
+            self._whole(self._format.encode(rest | {"messages": [raw]}))
+        except InvalidRequest as said:
+            return InvalidRequest(str(said).replace("`messages[0]", f"`messages[{index}]"))
+        return error
+
     def _readable(self, data: bytes | memoryview | msgspec.Raw) -> _Loose | None:
         """A partial batch as far as it can be read."""
         try:
@@ -355,7 +433,7 @@ class _BatchDecoder(Decoder[Any]):
     def _read(self, read: Callable[[msgspec.Raw], MessageFields], raw: msgspec.Raw) -> MessageFields:
         try:
             return read(raw)
-        except InvalidRequest as error:
+        except (InvalidRequest, MessageTooLarge) as error:
             return Unreadable(why=error)
 
 
@@ -393,6 +471,7 @@ class PublishToExchange(MessageFields, kw_only=True):
     """Sent again under the same one, it is not stored again. Unlike `deduplication_id` it is nothing of the message."""
 
     async def run(self, door: Door) -> RoutedAnswer:
+        await translate(self, door)
         one = publication(self, door.request_format, exchange=self.exchange, routing_key=self.routing_key)
         results = await door.broker.publish_to_exchange(
             self.exchange,
