@@ -245,6 +245,7 @@ HEADERS = pa.map_(pa.string(), pa.string())
         ({"body": [b"x"], "headers": ["x"]}, "Column 'headers' is of type string; give a map of string to string"),
         ({"body": [b"x", None]}, "Row 1: `body` is null"),
         ({"body": [b"x"] * 3, "priority": [0, 256, 1]}, "Row 1: `priority` is not from 0 to 255"),
+        ({"body": [b"x"], "priority": pa.array([1 << 63], pa.uint64())}, "`priority` is not from 0 to 255"),
         ({"body": [b"x"], "delay_ms": [-1]}, "Row 0: `delay_ms` is not from 0 to"),
         ({"body": [b"x"], "ttl_ms": [1 << 60]}, "Row 0: `ttl_ms` is not from 0 to"),
         ({"body": [b"x"], "id": [""]}, "Row 0: `id` has not 1 to 1024 characters"),

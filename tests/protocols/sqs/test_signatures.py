@@ -132,6 +132,13 @@ def test_a_presigned_url_is_served_until_it_expires(locked_server: ServerProcess
     assert "<Body>a b+c&amp;ü</Body>" in text
 
 
+@pytest.mark.parametrize("expires", ["9" * 5000, "0" * 5000, "٩" * 1000, "-1", "x", ""])
+def test_a_presigned_url_that_expires_at_no_time(locked_server: ServerProcess, expires: str) -> None:
+    url = f"{locked_server.url}/?Action=ListQueues&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=x"
+    status, text = fetch(f"{url}&X-Amz-Expires={quote(expires)}")
+    assert (status, "IncompleteSignature" in text) == (400, True)
+
+
 def test_a_presigned_url_that_was_changed(locked_server: ServerProcess) -> None:
     request = AWSRequest(method="GET", url=f"{locked_server.url}/?Action=ListQueues")
     SigV4QueryAuth(Credentials(KEY, SECRET), "sqs", "us-east-1", expires=60).add_auth(request)

@@ -47,11 +47,13 @@ from smista.protocols.amqp.replies import (
     frame_error,
     unexpected_frame,
 )
+from smista.protocols.faults import Faults
 
 if TYPE_CHECKING:
     from smista.protocols.amqp.door import AmqpDoor
 
 logger = logging.getLogger("smista.amqp")
+_faults = Faults(logger)
 
 CLOSE_TIMEOUT_S = 5.0
 _PUBLISH = b"\x00\x3c\x00\x28"
@@ -178,8 +180,8 @@ class AmqpConnection(Reading, asyncio.Protocol):
             self._close(error)
         except BrokerError as error:
             self._close(ConnectionClosing(INTERNAL_ERROR, str(error)))
-        except Exception:
-            logger.exception("a frame from %s failed", self.peer)
+        except Exception as error:
+            _faults.note(error, "a frame failed", peer=self.peer)
             self._close(_internal())
         self.flush()
         if self._share.end() and not self._is_over:

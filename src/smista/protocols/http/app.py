@@ -16,6 +16,7 @@ from smista.core.checks import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
 from smista.engine import Broker
 from smista.errors import BrokerClosed, BrokerError, reason
 from smista.protocols.bulk.reader import LogReader
+from smista.protocols.faults import Faults
 from smista.protocols.http import claim_rows, log_paths, metrics, octets, openapi, page, rest, routes, staged_put
 from smista.protocols.http.access import READABLE_BY, Access, is_preflight, readable, respond_preflight
 from smista.protocols.http.asgi import (
@@ -141,6 +142,7 @@ class HttpDoor:
         self._accepted_headers = [(FRAME_BYTES_MAX_HEADER, str(websocket_frame_bytes_max).encode())]
         self._streams: set[Stream] = set()
         self._held = HeldBytes()
+        self._faults = Faults(logger)
         self.sqs: Neighbour | None = None
         """Another door on the same port, asked first."""
 
@@ -181,11 +183,11 @@ class HttpDoor:
             # The server has told the client, and ends this task; that is no fault that somebody should hear of.
             if not self._draining.is_set():
                 raise
-        except Exception:
+        except Exception as error:
             if kind != "http":
                 raise
             # Ours, not the client's: it is told so in the usual shape, and we are told where.
-            logger.exception("a request failed", extra={"fields": {"path": scope["path"]}})
+            self._faults.note(error, "a request failed", path=scope["path"])
             await respond(send, 500, JSON.content_type, _INTERNAL_ERROR)
 
     async def _refuse(self, scope: Scope, error: BrokerError, receive: Receive, send: Send) -> None:

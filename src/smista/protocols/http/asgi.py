@@ -24,6 +24,7 @@ T = TypeVar("T")
 HELD = "smista.held"
 """Where a scope has what its request holds."""
 
+LENGTH_DIGITS_MAX = 20
 _MESSAGE_PACK_TYPES = frozenset(
     (b"application/msgpack", b"application/x-msgpack", b"application/vnd.msgpack", b"application/messagepack")
 )
@@ -147,7 +148,8 @@ def check_length(scope: Scope, bytes_max: int) -> None:
     if length is not None:
         if not length.isdigit():
             raise InvalidRequest("Content-Length is not a number.")
-        if int(length) > bytes_max:
+        # Python refuses to read numbers of thousands of digits.
+        if len(length) > LENGTH_DIGITS_MAX or int(length) > bytes_max:
             raise _too_large(bytes_max)
 
 

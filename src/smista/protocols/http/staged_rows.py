@@ -169,7 +169,7 @@ def _check_batch(pyarrow: Any, batch: Any, before: int) -> None:
     _refuse(compute, batch.column(body).is_null(), before, f"`{body}` is null; every message has a body")
     for name, most in NUMBERS.items():
         if name in names:
-            column = batch.column(name)
+            column = _signed(pyarrow, batch.column(name), f"`{name}` is not from 0 to {most}")
             is_wrong = compute.or_(compute.less(column, 0), compute.greater(column, most))
             _refuse(compute, is_wrong, before, f"`{name}` is not from 0 to {most}")
     for name in ("id", "group"):
@@ -205,6 +205,14 @@ def _check_properties(data: bytes | None) -> None:
         ) from None
     if data[0] == properties.NATIVE:
         check_named("headers", said.headers)
+
+
+def _signed(pyarrow: Any, column: Any, why: str) -> Any:
+    """A column of numbers as one that can be compared with any number, also with one below 0."""
+    try:
+        return column.cast(pyarrow.int64())
+    except pyarrow.ArrowInvalid:
+        raise InvalidRequest(f"A row's {why}; nothing was staged.") from None
 
 
 def _refuse(compute: Any, is_wrong: Any, before: int, why: str) -> None:

@@ -31,6 +31,7 @@ import msgspec
 from smista.engine import Broker
 from smista.engine.running import SLICE_S
 from smista.errors import BrokerClosed, BrokerError
+from smista.protocols.faults import Faults
 from smista.protocols.http.asgi import Event, Receive, Send
 from smista.protocols.http.commands import DECODERS, Door
 from smista.protocols.http.commands.claims import MakeClaim
@@ -59,6 +60,7 @@ from smista.protocols.http.stream_subscriptions import Subscriptions
 
 T = TypeVar("T")
 logger = logging.getLogger("smista.stream")
+_faults = Faults(logger)
 
 REQUESTS_MAX = 10_000
 """Under way on one connection; beyond that no frame is read until some are answered."""
@@ -317,8 +319,8 @@ class Stream:
             return None if request.id is None else self._format.encode(Answer(request.id, result))
         except BrokerError as error:
             said = error_body(error)
-        except Exception:
-            logger.exception("a request failed", extra={"fields": {"command": request.command[:100]}})
+        except Exception as error:
+            _faults.note(error, "a request failed", command=request.command[:100])
             said = INTERNAL_ERROR
         return self._format.encode(Refusal(request.id, said))
 

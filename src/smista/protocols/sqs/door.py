@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from smista.engine import Broker
 from smista.errors import BrokerError
+from smista.protocols.faults import Faults
 from smista.protocols.http.asgi import (
     Disconnected,
     Receive,
@@ -88,6 +89,7 @@ class SqsDoor:
         self._limits = RELAXED if settings.relaxed else STRICT
         self._memory = Memory()
         self._refusing = Refusing(logger, "requests", protocol="sqs")
+        self._faults = Faults(logger)
 
     @staticmethod
     def claims(scope: Scope) -> bool:
@@ -140,9 +142,9 @@ class SqsDoor:
             await _refuse(request, request_id, error, send)
         except BrokerError as error:
             await _refuse(request, request_id, from_broker(error), send)
-        except Exception:
+        except Exception as error:
             # Ours, not the client's: it is told so in the usual shape, and we are told where.
-            logger.exception("a request failed", extra={"fields": {"path": request.path}})
+            self._faults.note(error, "a request failed", path=request.path)
             fault = SqsError(INTERNAL_FAILURE, "The broker is at fault; its log says more. Nothing was confirmed.")
             await _refuse(request, request_id, fault, send)
 
