@@ -318,6 +318,11 @@ class Broker(SurveyingBroker):
         deliveries = None if message is None else message.deliveries
         return deliveries is not None and deliveries.is_open and deliveries.is_named_by(receipt)
 
+    async def held_deliveries(self, receipts: Iterable[Receipt]) -> list[Delivery]:
+        """Deliveries that are in flight, once more; without those that are over."""
+        found = [settling.find_held(self._state, receipt) for receipt in receipts]
+        return await self._dispatcher.deliveries([one[1] for one in found if one is not None])
+
     def delivered_at_ms(self, receipt: Receipt) -> int | None:
         """When the delivery began that a receipt names; None where it is over."""
         try:

@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator
 from urllib.parse import quote_plus, unquote_to_bytes
 
+import msgspec
 import pytest
 
 from smista.engine import Broker
@@ -27,7 +28,22 @@ async def broker() -> AsyncIterator[Broker]:
         yield broker
 
 
+async def answer_to(door: SqsDoor, action: str, **parameters: object) -> bytes:
+    """Of an action that succeeds, in JSON."""
+    target = f"AmazonSQS.{action}".encode()
+    head = ((b"content-type", json_protocol.CONTENT_TYPE), (b"x-amz-target", target))
+    start, answer = await exchange(door, msgspec.json.encode(parameters), *head)
+    assert start["status"] == 200, answer
+    body: bytes = answer["body"]
+    return body
+
+
 async def status_of(door: SqsDoor, body: bytes, *headers: tuple[bytes, bytes]) -> int:
+    status: int = (await exchange(door, body, *headers))[0]["status"]
+    return status
+
+
+async def exchange(door: SqsDoor, body: bytes, *headers: tuple[bytes, bytes]) -> list[Event]:
     scope: Scope = {
         "type": "http",
         "method": "POST",
@@ -44,8 +60,7 @@ async def status_of(door: SqsDoor, body: bytes, *headers: tuple[bytes, bytes]) -
         sent.append(event)
 
     await door(scope, receive, send)
-    status: int = sent[0]["status"]
-    return status
+    return sent
 
 
 @pytest.mark.parametrize("protocol", ["form", "json"])

@@ -1,26 +1,31 @@
 """ReceiveRequestAttemptId: on a FIFO queue a receive whose answer got lost brings the same messages when repeated.
 
 For five minutes, and only as long as nobody has settled any of them or changed its visibility; then it is a receive
-like any other.
+like any other. Only receipts are kept: the messages are in their queue as long as an attempt can be repeated.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from smista.core.message import Receipt
-from smista.engine.delivery import Delivery
 
 KEPT_MS = 300_000
 KEPT_MAX = 10_000
+RECEIPTS_MAX = 100_000
+"""Of all attempts together."""
+ATTEMPT_BYTES = 700
+RECEIPT_BYTES = 250
+"""In memory, with their places in both tables."""
 
 Key = tuple[str, str, str]
 """Namespace, queue, attempt."""
 
 
 class Attempt(NamedTuple):
-    deliveries: list[Delivery]
+    receipts: tuple[Receipt, ...]
     until_ms: int
 
 
@@ -29,22 +34,35 @@ class Attempts:
         self._kept: OrderedDict[Key, Attempt] = OrderedDict()
         self._by_receipt: dict[Receipt, Key] = {}
 
-    def find(self, key: Key, now_ms: int) -> list[Delivery] | None:
+    def find(self, key: Key, now_ms: int) -> tuple[Receipt, ...] | None:
         attempt = self._kept.get(key)
-        return None if attempt is None or attempt.until_ms <= now_ms else attempt.deliveries
+        return None if attempt is None or attempt.until_ms <= now_ms else attempt.receipts
 
-    def keep(self, key: Key, deliveries: list[Delivery], now_ms: int) -> None:
+    def keep(self, key: Key, receipts: Iterable[Receipt], now_ms: int) -> None:
         self.forget(key)
-        while self._kept and (len(self._kept) >= KEPT_MAX or next(iter(self._kept.values())).until_ms <= now_ms):
+        made = Attempt(tuple(receipts), now_ms + KEPT_MS)
+        while self._kept and (
+            len(self._kept) >= KEPT_MAX
+            or len(self._by_receipt) + len(made.receipts) > RECEIPTS_MAX
+            or next(iter(self._kept.values())).until_ms <= now_ms
+        ):
             self.forget(next(iter(self._kept)))
-        self._kept[key] = Attempt(deliveries, now_ms + KEPT_MS)
-        for delivery in deliveries:
-            self._by_receipt[delivery.receipt] = key
+        self._kept[key] = made
+        for receipt in made.receipts:
+            self._by_receipt[receipt] = key
 
     def forget(self, key: Key) -> None:
         attempt = self._kept.pop(key, None)
-        for delivery in attempt.deliveries if attempt is not None else ():
-            self._by_receipt.pop(delivery.receipt, None)
+        for receipt in attempt.receipts if attempt is not None else ():
+            self._by_receipt.pop(receipt, None)
+
+    def forget_queue(self, namespace: str, queue: str) -> None:
+        """It was purged or deleted."""
+        for key in [key for key in self._kept if key[:2] == (namespace, queue)]:
+            self.forget(key)
+
+    def held_bytes(self) -> int:
+        return len(self._kept) * ATTEMPT_BYTES + len(self._by_receipt) * RECEIPT_BYTES
 
     def touched(self, receipt: Receipt) -> None:
         """Somebody did something with one of its messages: the attempt cannot be repeated any more."""

@@ -118,6 +118,7 @@ class SqsDoor:
 
     def resume(self, broker: Broker) -> None:
         """The broker has recovered: go on with the move tasks that were cut short."""
+        broker.count_in_memory(self._memory.attempts.held_bytes)
         self._memory.move_tasks.resume(broker)
 
     def drain(self) -> None:

@@ -11,6 +11,7 @@ class DeleteQueue(QueueParameters, rename="pascal", kw_only=True):
     async def run(self, call: Call) -> Answer:
         target = call.target(self.queue_url)
         await call.broker.delete_queue(target.name, namespace=target.namespace)
+        call.memory.attempts.forget_queue(target.namespace, target.name)
         if call.settings.strict_timing:
             now_ms = call.broker.now_ms()
             deleted = call.memory.deleted_at_ms

@@ -22,4 +22,5 @@ class PurgeQueue(QueueParameters, rename="pascal", kw_only=True):
                     PURGE_IN_PROGRESS, f"Only one PurgeQueue operation on {target.name} is allowed every 60 seconds."
                 )
         await call.broker.purge(target.name, namespace=target.namespace)
+        call.memory.attempts.forget_queue(target.namespace, target.name)
         return NOTHING

@@ -75,7 +75,7 @@ class ReceiveMessage(QueueParameters, rename="pascal", kw_only=True):
             self._check_in_flight(call, target, wait_ms)
             deliveries = await self._receive(call, target, limit, lease_ms, wait_ms)
             if attempt is not None and deliveries:
-                call.memory.attempts.keep(attempt, deliveries, call.broker.now_ms())
+                call.memory.attempts.keep(attempt, [one.receipt for one in deliveries], call.broker.now_ms())
             if deliveries and lease_ms == 0:
                 # Until the broker has seen that the lease is over, so that whoever looks again finds the message again.
                 await asyncio.sleep(2 * TICK_MS / 1000)
@@ -173,14 +173,16 @@ class ReceiveMessage(QueueParameters, rename="pascal", kw_only=True):
     async def _again(self, call: Call, attempt: tuple[str, str, str], lease_ms: int) -> list[Delivery] | None:
         """The messages of the same attempt, if all of them are still held as they were."""
         attempts = call.memory.attempts
-        deliveries = attempts.find(attempt, call.broker.now_ms())
-        if deliveries is None:
+        receipts = attempts.find(attempt, call.broker.now_ms())
+        if receipts is None:
             return None
-        outcomes = await call.broker.extend([delivery.receipt for delivery in deliveries], lease_ms)
-        if any(outcome is not None for outcome in outcomes):
-            attempts.forget(attempt)
-            return None
-        return deliveries
+        outcomes = await call.broker.extend(receipts, lease_ms)
+        if not any(outcome is not None for outcome in outcomes):
+            deliveries = await call.broker.held_deliveries(receipts)
+            if len(deliveries) == len(receipts):
+                return deliveries
+        attempts.forget(attempt)
+        return None
 
 
 # -- showing ----------------------------------------------------------------------------------------------------------
