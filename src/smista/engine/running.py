@@ -20,7 +20,7 @@ from smista.core.due import run_due
 from smista.core.message import Message, Reason, Receipt, State
 from smista.core.queue import Queue
 from smista.core.settling import Outcome, receipt_for, release
-from smista.core.state import BrokerState, ReadRouting
+from smista.core.state import DEFAULT_NAMESPACE, BrokerState, ReadRouting
 from smista.core.trimming import keep_limits
 from smista.engine.clock import Clock
 from smista.engine.consumers import Poll, Watch
@@ -178,6 +178,10 @@ class RunningBroker:
     def body_bytes_max(self) -> int:
         """The largest body a queue takes unless it says otherwise."""
         return self._state.body_bytes_max
+
+    def body_limit(self, queue: str, *, namespace: str = DEFAULT_NAMESPACE) -> int:
+        """The largest body that this queue takes."""
+        return self._state.queue(queue, namespace).settings.body_bytes_max or self._state.body_bytes_max
 
     @property
     def is_closed(self) -> bool:

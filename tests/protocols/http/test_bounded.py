@@ -14,6 +14,7 @@ from smista.core.errors import MessageTooLarge
 from smista.engine import Broker, QueueSettings
 from smista.errors import BrokerError
 from smista.log import MemoryLog
+from smista.protocols.http import translating
 from smista.protocols.http.bounded import AT_ONCE_BYTES, OBJECT_BYTES_MAX, _members, byte_count
 from smista.protocols.http.commands import DECODERS, Door, publishing
 from smista.protocols.http.commands.publishing import PublishBatch, Unread
@@ -171,6 +172,7 @@ async def test_a_large_message_of_messagepack_is_translated_in_turns(
         await plain()
 
     monkeypatch.setattr(broker.lane, "turn", turn)
+    monkeypatch.setattr(translating, "SLICE_S", -1.0)
     data = MESSAGE_PACK.encode({"queue": "q", "message": NESTED[MESSAGE_PACK]})
     command = DECODERS[MESSAGE_PACK]["queue.publish"](data)
     await command.run(door(broker, MESSAGE_PACK))
@@ -182,3 +184,20 @@ async def test_a_large_message_of_messagepack_is_translated_in_turns(
 def test_members_are_those_that_were_given() -> None:
     found = msgspec.json.decode(b'[1,"",{}]', type=_members(5))
     assert [bytes(each) for each in found.given()] == [b"1", b'""', b"{}"]
+
+
+async def test_a_large_message_of_messagepack_is_not_translated_further_than_its_queue_takes(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.declare_queue("small", QueueSettings(body_bytes_max=1000))
+    sizes: list[int] = []
+
+    def watched(data: bytes) -> object:
+        sizes.append(len(data))
+        return msgspec.msgpack.decode(data)
+
+    monkeypatch.setattr(translating, "_decode", watched)
+    data = MESSAGE_PACK.encode({"queue": "small", "message": NESTED[MESSAGE_PACK]})
+    with pytest.raises(MessageTooLarge, match="over the limit of 1000 bytes for queue 'small'"):
+        await DECODERS[MESSAGE_PACK]["queue.publish"](data).run(door(broker, MESSAGE_PACK))
+    assert len(sizes) == 1

@@ -65,6 +65,7 @@ async def test_no_step_unfolds_much(member: bytes, monkeypatch: pytest.MonkeyPat
         return msgspec.msgpack.decode(data)
 
     monkeypatch.setattr(translating, "_decode", watched)
+    monkeypatch.setattr(translating, "SLICE_S", -1.0)
     count = 20_000
     data = b"\xdd" + struct.pack(">I", count) + member * count
     turns = Turns()

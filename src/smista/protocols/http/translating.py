@@ -11,15 +11,17 @@ The value is walked over, token by token, and what lies behind is translated by 
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 import msgspec
 
 from smista.protocols.http.formats import MESSAGE_PACK, NESTING_MAX, Untranslatable, check_plain
+from smista.protocols.turns import SLICE_S
 
-STEP_BYTES = 4 << 10
-"""Some 10 ms where each byte is a container."""
+STEP_BYTES = 1 << 10
+"""Some 3 ms where each byte is a container."""
 _decode = msgspec.msgpack.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _FIXED = {
@@ -39,19 +41,28 @@ _LONG = {0xC4: 1, 0xD9: 1, 0xC7: 1, 0xC5: 2, 0xDA: 2, 0xC8: 2, 0xC6: 4, 0xDB: 4,
 _EXTENSIONS = (0xC7, 0xC8, 0xC9)
 
 
-async def json_in_steps(data: bytes, turn: Callable[[], Awaitable[None]]) -> bytes:
-    """The JSON text of `data`, one valid value of MessagePack; others have a turn after each step. Raises
-    `Untranslatable`."""
+class TooLong(Exception):
+    """The text is longer than it may be."""
+
+
+async def json_in_steps(data: bytes, turn: Callable[[], Awaitable[None]], bytes_max: int | None = None) -> bytes:
+    """The JSON text of `data`, one valid value of MessagePack; others have a turn after each slice of time. Raises
+    `Untranslatable`, and `TooLong` where there are more than `bytes_max` before all of it is made."""
     if not _is_container(data[0]):
         return MESSAGE_PACK.body_from_value(msgspec.Raw(data))
     steps = _steps(data)
+    slice_ends_s = time.perf_counter() + SLICE_S
     while True:
         try:
-            next(steps)
+            made_bytes = next(steps)
         except StopIteration as done:
             body: bytes = done.value
             return body
-        await turn()
+        if bytes_max is not None and made_bytes > bytes_max:
+            raise TooLong
+        if time.perf_counter() > slice_ends_s:
+            await turn()
+            slice_ends_s = time.perf_counter() + SLICE_S
 
 
 class _Container:
@@ -73,8 +84,8 @@ class _Container:
         """Of the members that have been written."""
 
 
-def _steps(data: bytes) -> Generator[None, None, bytes]:
-    out: list[bytes] = []
+def _steps(data: bytes) -> Generator[int, None, bytes]:
+    out = bytearray()
     stack: list[_Container] = []
     place = step_at = 0
     while True:
@@ -95,16 +106,16 @@ def _steps(data: bytes) -> Generator[None, None, bytes]:
                 if not done.is_open:
                     _open(out, done)
                 _write_behind(out, data, done, 1)
-                out.append(b"}" if done.is_map else b"]")
-                return b"".join(out)
+                out += b"}" if done.is_map else b"]"
+                return bytes(out)
             if done.is_open:
                 _write_behind(out, data, done, len(stack) + 1)
-                out.append(b"}" if done.is_map else b"]")
+                out += b"}" if done.is_map else b"]"
             _end_member(stack[-1], place, is_written=done.is_open)
         if place - step_at >= STEP_BYTES:
             _write_all(out, data, stack)
             step_at = place
-            yield
+            yield len(out)
 
 
 def _pass_token(container: _Container, place: int) -> None:
@@ -127,7 +138,7 @@ def _end_member(container: _Container, place: int, *, is_written: bool) -> None:
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _write_all(out: list[bytes], data: bytes, stack: list[_Container]) -> None:
+def _write_all(out: bytearray, data: bytes, stack: list[_Container]) -> None:
     """All that lies behind, from the outermost container to the innermost; they are open then."""
     for depth, container in enumerate(stack, 1):
         if not container.is_open:
@@ -135,21 +146,21 @@ def _write_all(out: list[bytes], data: bytes, stack: list[_Container]) -> None:
         _write_behind(out, data, container, depth)
         if depth < len(stack) and not stack[depth].is_open:
             if container.has_written:
-                out.append(b",")
+                out += b","
             container.has_written = True
             if container.is_map:
                 name = _translatable(data[container.member_at : container.value_at])
                 check_plain({name: None}, nesting_max=1)
                 _note_names(container, {name: None})
-                out += (_encode(name), b":")
+                out += _encode(name) + b":"
 
 
-def _open(out: list[bytes], container: _Container) -> None:
-    out.append(b"{" if container.is_map else b"[")
+def _open(out: bytearray, container: _Container) -> None:
+    out += b"{" if container.is_map else b"["
     container.is_open = True
 
 
-def _write_behind(out: list[bytes], data: bytes, container: _Container, depth: int) -> None:
+def _write_behind(out: bytearray, data: bytes, container: _Container, depth: int) -> None:
     if not container.behind:
         return
     head = struct.pack(">BI", 0xDF if container.is_map else 0xDD, container.behind)
@@ -158,8 +169,8 @@ def _write_behind(out: list[bytes], data: bytes, container: _Container, depth: i
     if container.is_map:
         _note_names(container, members)
     if container.has_written:
-        out.append(b",")
-    out.append(_encode(members)[1:-1])
+        out += b","
+    out += _encode(members)[1:-1]
     container.has_written = True
     container.behind = 0
     container.behind_at = container.member_at

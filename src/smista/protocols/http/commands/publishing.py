@@ -31,12 +31,11 @@ from smista.protocols.http.commands.base import (
 )
 from smista.protocols.http.errors import ErrorBody, InvalidRequest, error_body
 from smista.protocols.http.formats import MESSAGE_PACK, Decoder, Format, Untranslatable, check_plain
-from smista.protocols.http.translating import json_in_steps
+from smista.protocols.http.translating import TooLong, json_in_steps
 from smista.protocols.properties import JSON_BYTES, Properties
+from smista.protocols.turns import SLICE_S
 
 BATCH_MAX = 10_000
-SLICE_S = 0.002
-"""How long messages of a batch are read for before others have their turn."""
 HEADERS_NESTING_MAX = 32
 PROPERTIES_BYTES_MAX = 64 << 10
 """Headers and properties of one message, as the log keeps them."""
@@ -94,7 +93,9 @@ def _envelope(
     return Envelope(said, exchange, routing_key, group, None, ttl_ms, max_retries)
 
 
-async def translate(fields: MessageFields, door: Door) -> None:
+async def translate(
+    fields: MessageFields, door: Door, queue: str | None = None, namespace: str = DEFAULT_NAMESPACE
+) -> None:
     """Have a `message` as its body where it is so long that it takes many steps to make one of the other."""
     if (
         fields.message is UNSET
@@ -103,8 +104,13 @@ async def translate(fields: MessageFields, door: Door) -> None:
         or fields.body is not UNSET
     ):
         return
+    limit = None if queue is None else door.broker.body_limit(queue, namespace=namespace)
     try:
-        fields.body = await json_in_steps(bytes(fields.message), door.broker.lane.turn)
+        fields.body = await json_in_steps(bytes(fields.message), door.broker.lane.turn, limit)
+    except TooLong:
+        raise MessageTooLarge(
+            f"`message` is over the limit of {limit} bytes for queue {queue!r}; raise its body_bytes_max, or send less."
+        ) from None
     except Untranslatable as problem:
         raise _no_json(problem) from None
     fields.message = UNSET
@@ -237,7 +243,7 @@ class Publish(MessageFields, kw_only=True):
     namespace: Name = DEFAULT_NAMESPACE
 
     async def run(self, door: Door) -> PublishedAnswer:
-        await translate(self, door)
+        await translate(self, door, self.queue, self.namespace)
         one = publication(self, door.request_format)
         [result] = await door.broker.publish(self.queue, [one], namespace=self.namespace)
         if isinstance(result, BrokerError):
@@ -319,7 +325,7 @@ class PublishBatch(Command):
             try:
                 if isinstance(fields, Unreadable):
                     raise fields.why
-                await translate(fields, door)
+                await translate(fields, door, self.queue, self.namespace)
                 publications.append(publication(fields, door.request_format))
             except BrokerError as error:
                 refused[index] = error
@@ -384,10 +390,11 @@ class _BatchDecoder(Decoder[Any]):
         # The rest may be wrong as well; that is said of the whole.
         batch = self._whole(self._format.encode(rest))
         if loose.messages is not None:
-            batch.messages = [self._read(self._message, raw) for raw in loose.messages]
+            batch.messages = [Unread(read=partial(self._read, self._message, raw)) for raw in loose.messages]
         elif loose.bodies is not None:
             said, batch.bodies, batch.content_type = batch.content_type, None, None
-            batch.messages = [self._read(lambda raw: self._with(raw, said), raw) for raw in loose.bodies]
+            with_said = partial(self._with, content_type=said)
+            batch.messages = [Unread(read=partial(self._read, with_said, raw)) for raw in loose.bodies]
         return batch
 
     def _long(self, outline: Any, messages: Members) -> PublishBatch:
