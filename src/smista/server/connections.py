@@ -12,10 +12,11 @@ import logging
 from collections import Counter
 from typing import Protocol
 
+from smista.protocols.places import Places
 from smista.protocols.refusing import Refusing
 from smista.protocols.turns import Turns
 from smista.server.logs import fields
-from smista.server.refusals import Refusal
+from smista.server.refusals import Refusal, no_place, too_many_connections
 from smista.server.settings import ServerSettings
 
 PROGRESS_BYTES_PER_S = 1024
@@ -48,8 +49,11 @@ class Watched(Protocol):
 class Connections:
     """All connections of one door, at most `connections_max` at a time. It lives on one loop."""
 
-    def __init__(self, settings: ServerSettings, turns: Turns) -> None:
+    def __init__(self, settings: ServerSettings, turns: Turns, places: Places | None = None) -> None:
         self.settings = settings
+        self._places = places or Places()
+        self._places.count(lambda: len(self._open))
+        self._turned_away_max = min(TURNED_AWAY_MAX, self._places.most // 8)
         self.turns = turns
         self.refusals: Counter[str] = Counter()
         """How often something was refused, by the refusal's code."""
@@ -67,9 +71,11 @@ class Connections:
     def open_count(self) -> int:
         return len(self._open)
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._open) >= self.settings.connections_max
+    def full(self) -> Refusal | None:
+        """Why there is no room for one more; None where there is."""
+        if len(self._open) >= self.settings.connections_max:
+            return too_many_connections(self.settings.connections_max)
+        return no_place(self._places.why_full) if self._places.is_full else None
 
     def join(self, connection: Watched, loop: asyncio.AbstractEventLoop) -> None:
         """Look after `connection` until it leaves."""
@@ -78,7 +84,7 @@ class Connections:
 
     def turn_away(self, connection: Watched, loop: asyncio.AbstractEventLoop) -> bool:
         """Look after a connection for which there is no room until it has gone; False when even that is too much."""
-        if len(self._turned_away) >= TURNED_AWAY_MAX:
+        if len(self._turned_away) >= self._turned_away_max:
             return False
         self._turned_away.add(connection)
         self._start(loop)

@@ -25,6 +25,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from smista.protocols.places import Places
 from smista.protocols.turns import Turns
 from smista.server import refusals
 from smista.server.connections import (
@@ -50,10 +51,12 @@ UNSENT_S = 0.005
 """How often to look whether earlier answers have been sent."""
 
 
-def make_protocol(settings: ServerSettings, turns: Turns | None = None) -> type[HttpProtocol]:
+def make_protocol(
+    settings: ServerSettings, turns: Turns | None = None, places: Places | None = None
+) -> type[HttpProtocol]:
     """The class for `uvicorn.Config(http=...)`. WebSockets it takes on by itself, unless `ws="none"`; what uvicorn
     is told about timeouts, pings and sizes is not looked at."""
-    connections = Connections(settings, turns or Turns())
+    connections = Connections(settings, turns or Turns(), places)
 
     class LimitedWebSocketProtocol(WebSocketProtocol):
         shared = connections
@@ -128,10 +131,10 @@ class HttpProtocol(HttpToolsProtocol):
         self.intake = Intake(self.shared.turns, transport, self._take)
         self.output = Output(transport, self.settings)
         self.look_at = self.loop.time() + self.settings.header_timeout_s
-        if not self.shared.is_full:
+        refusal = self.shared.full()
+        if refusal is None:
             self.shared.join(self, self.loop)
             return
-        refusal = refusals.too_many_connections(self.settings.connections_max)
         may_linger = self.shared.turn_away(self, self.loop)
         self._answer(refusal)
         if not may_linger:

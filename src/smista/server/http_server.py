@@ -18,6 +18,7 @@ from typing import Any
 import uvicorn
 
 from smista.protocols.http.access import SECURITY_HEADERS
+from smista.protocols.places import Places
 from smista.protocols.turns import Turns
 from smista.server.http_protocol import HttpProtocol, make_protocol
 from smista.server.listening import BACKLOG, beginning_to_accept
@@ -35,8 +36,8 @@ CUT_OFF_S = 1.0
 
 
 class HttpServer(uvicorn.Server):
-    def __init__(self, application: Any, settings: ServerSettings, turns: Turns) -> None:
-        protocol = make_protocol(settings, turns)
+    def __init__(self, application: Any, settings: ServerSettings, turns: Turns, places: Places) -> None:
+        protocol = make_protocol(settings, turns, places)
         self.connections = protocol.shared
         super().__init__(
             uvicorn.Config(

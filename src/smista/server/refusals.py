@@ -58,6 +58,11 @@ def too_many_connections(connections_max: int) -> Refusal:
     )
 
 
+def no_place(why: str) -> Refusal:
+    """The process may have no more files open."""
+    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too_many_connections", f"{why}.")
+
+
 def headers_too_large(header_bytes_max: int) -> Refusal:
     return Refusal(
         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,

@@ -31,7 +31,7 @@ from smista.protocols.http.app import HttpDoor
 from smista.protocols.sqs.door import SqsDoor
 from smista.protocols.sqs.limits import SqsSettings
 from smista.protocols.turns import Turns
-from smista.server import logs
+from smista.server import descriptors, logs
 from smista.server.http_server import HTTP_FLAG, HttpServer
 from smista.server.listening import BACKLOG, beginning_to_accept, is_exposed, listen, names_of_this_machine, shown
 from smista.server.settings import ServerSettings
@@ -88,6 +88,7 @@ class Server:
             ),
         )
         self._turns = Turns()
+        self._places = descriptors.places(descriptors.raise_limit(), settings.connections_max)
         self._door.sqs = self._sqs = SqsDoor(lambda: self._door.broker, self._sqs_settings())
 
     async def run(self) -> int:
@@ -98,7 +99,7 @@ class Server:
             listen(settings.host, settings.http_port, HTTP_FLAG) as listener,
             listen(settings.host, settings.amqp_port, AMQP_FLAG) as amqp_listener,
         ):
-            http = HttpServer(self._door, settings, self._turns)
+            http = HttpServer(self._door, settings, self._turns, self._places)
             serving = asyncio.create_task(http.serve([listener]))
             try:
                 broker = await self._recover()
@@ -139,7 +140,7 @@ class Server:
         broker.count_in_memory(lambda: http.connections.kept_bytes)
         self._door.staging.start()
         self._sqs.resume(broker)
-        amqp = AmqpDoor(broker, self._amqp_settings(), self._turns)
+        amqp = AmqpDoor(broker, self._amqp_settings(), self._turns, self._places)
         with beginning_to_accept(amqp_listener, AMQP_FLAG):
             amqp_server = await asyncio.get_running_loop().create_server(
                 amqp.make_protocol, sock=amqp_listener, backlog=BACKLOG

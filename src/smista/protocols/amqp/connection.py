@@ -99,11 +99,14 @@ class AmqpConnection(Reading, asyncio.Protocol):
         if isinstance(address, tuple):
             self._host, self.peer = address[0], f"{address[0]}:{address[1]}"
         self._handshake = Handshake(self.door, self._host)
-        is_full = len(self.door.connections) >= settings.connections_max
-        if is_full and not self.door.is_draining:
-            limit = settings.connections_max
-            self.door.refusing.note(f"{limit} connections are open, which is the limit, connections_max", self._host)
-        if self.door.is_draining or is_full:
+        why_full = None
+        if len(self.door.connections) >= settings.connections_max:
+            why_full = f"{settings.connections_max} connections are open, which is the limit, connections_max"
+        elif self.door.places.is_full:
+            why_full = self.door.places.why_full
+        if why_full is not None and not self.door.is_draining:
+            self.door.refusing.note(why_full, self._host)
+        if self.door.is_draining or why_full is not None:
             transport.abort()
             return
         self.door.connections.add(self)

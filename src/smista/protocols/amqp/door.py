@@ -14,6 +14,7 @@ import msgspec
 from smista.engine import Broker, in_slices
 from smista.errors import BrokerClosed, BrokerError, BrokerStopped, LowMemory
 from smista.protocols.amqp import arguments, frames, routing
+from smista.protocols.places import Places
 from smista.protocols.refusing import Refusing
 from smista.protocols.turns import Turns
 
@@ -49,7 +50,13 @@ class AmqpSettings(msgspec.Struct, frozen=True, kw_only=True):
 class AmqpDoor:
     """Makes a protocol per connection; see `make_protocol`."""
 
-    def __init__(self, broker: Broker, settings: AmqpSettings | None = None, turns: Turns | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        settings: AmqpSettings | None = None,
+        turns: Turns | None = None,
+        places: Places | None = None,
+    ) -> None:
         self.broker = broker
         self.turns = turns or Turns()
         broker.read_routing_with(routing.read_routing)
@@ -57,6 +64,8 @@ class AmqpDoor:
         self._loop = asyncio.get_running_loop()
         self.settings = settings or AmqpSettings()
         self.connections: set[AmqpConnection] = set()
+        self.places = places or Places()
+        self.places.count(lambda: len(self.connections))
         self.exclusive: dict[int, AmqpConnection] = {}
         """By number, queues that go with their connection, and which that is. Not by name: another door may have
         deleted such a queue, and its name is another's by now."""
