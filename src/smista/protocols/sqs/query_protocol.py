@@ -31,8 +31,8 @@ CONTENT_TYPE = b"text/xml"
 JSON = b"application/json"
 XMLNS = "http://queue.amazonaws.com/doc/2012-11-05/"
 PARAMETERS_MAX = 10_000
-AT_ONCE_BYTES = 32 << 10
-"""Of a form that are read in one turn of the loop: some 5 ms where every letter is escaped."""
+AT_ONCE_BYTES = 8 << 10
+"""Of a form that are read in one turn of the loop: some 1 ms where every letter is escaped."""
 AT_ROOT_ONLY = frozenset(("CreateQueue", "ListQueues"))
 
 
