@@ -81,3 +81,35 @@ def test_bodies_need_not_be_shown(smista: Smista, dying: str) -> None:
 def test_purge_throws_them_away(smista: Smista, dying: str) -> None:
     assert smista("dlq", "purge", dying, "--yes", "--json").json == {"queue": dying, "purged": 3}
     assert dead(smista, dying) == []
+
+
+def test_what_is_listed_is_shown_and_deleted_by_the_same_name(smista: Smista, dying: str) -> None:
+    first, second, _ = (each["message_id"] for each in smista("dlq", "list", dying, "--json").lines)
+    assert smista("browse", dying, "--id", first, "--json").json["message"] == "a"
+    assert smista("delete-message", dying, first).code == 0
+    assert smista("dlq", "purge", dying, second, "--yes").out == f"Purged 1 dead letter of queue {dying}.\n"
+    assert dead(smista, dying) == ["c"]
+
+
+def test_it_is_said_where_they_were_looked_for(smista: Smista, dying: str) -> None:
+    assert smista("dlq", "list", dying).err == f"Looked in {dying} and {dying}_dlq.\n"
+    done = smista("dlq", "redrive", dying, "--error", "nothing like it")
+    assert done.err == f"Looked in {dying} and {dying}_dlq; --kept-in names another queue.\n"
+    assert smista("dlq", "list", dying, "--json").err == ""
+
+
+def test_those_in_a_former_target_are_found_by_its_name(smista: Smista, dying: str, name: str) -> None:
+    smista("declare", name)
+    smista("alter", dying, "--dead-letter-queue", name)
+    smista("put", dying, "d")
+    smista("nack", "--dead-letter", stdin=smista("get", dying, "--json").out.encode())
+    smista("declare", f"{name}-2")
+    smista("alter", dying, "--dead-letter-queue", f"{name}-2")
+    assert dead(smista, dying) == ["a", "b", "c"]
+    done = smista("dlq", "list", dying, "--error", "nothing like it")
+    assert done.code == 4
+    assert f"Looked in {dying}, {name}-2 and {dying}_dlq; --kept-in names another queue." in done.err
+    [kept] = smista("dlq", "list", dying, "--kept-in", name, "--json").lines
+    assert (kept["message"], kept["queue"]) == ("d", name)
+    assert smista("dlq", "redrive", dying, "--kept-in", name).out == "Redrove 1 message.\n"
+    assert smista("dlq", "purge", dying, "--kept-in", name, "--yes").out == f"Purged 0 dead letters of queue {dying}.\n"

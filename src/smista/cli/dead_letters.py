@@ -25,6 +25,21 @@ commands = typer.Typer(cls=Group, help="Dead letters: list, redrive, purge.")
 AT_ONCE = 1_000
 """How many one request sends back, so that progress can be shown in between."""
 
+LOOKED_IN_SHOWN = 8
+MessageIds = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="MESSAGE_ID", help="Only these; without any, all that the filters leave."),
+]
+KeptIn = Annotated[
+    str | None,
+    typer.Option(
+        "--kept-in",
+        metavar="QUEUE",
+        help="Look in this queue, where dead letters of QUEUE went before.",
+        autocompletion=queue_names,
+    ),
+]
+
 COLUMNS = [
     Column("id"),
     Column("reason"),
@@ -55,12 +70,33 @@ def row(message: Message) -> Row:
 
 @client_command(commands, "list")
 async def list_(
-    client: AsyncClient, output: Output, queue: Queue, filters: Filters, limit: Limit = 100, bodies: Bodies = True
+    client: AsyncClient,
+    output: Output,
+    queue: Queue,
+    filters: Filters,
+    kept_in: KeptIn = None,
+    limit: Limit = 100,
+    bodies: Bodies = True,
 ) -> None:
     """Show the dead letters of a queue, or all that is in a dead-letter queue."""
-    pages = client.dead_letters(queue, page_size=page_size(limit), bodies=bodies, **filters.wanted())
-    if not await show(output, pages, limit, COLUMNS, row, bodies=bodies):
-        raise output.nothing(f"Queue {queue} has no such dead letters.")
+    pages = client.dead_letters(queue, kept_in=kept_in, page_size=page_size(limit), bodies=bodies, **filters.wanted())
+    found = await show(output, pages, limit, COLUMNS, row, bodies=bodies)
+    if found:
+        await _say_where(client, output, queue, kept_in, is_any=True)
+        return
+    nothing = output.nothing(f"Queue {queue} has no such dead letters.")
+    await _say_where(client, output, queue, kept_in, is_any=False)
+    raise nothing
+
+
+async def _say_where(client: AsyncClient, output: Output, queue: str, kept_in: str | None, *, is_any: bool) -> None:
+    """Tell people in which queues the dead letters were looked for, since some may have gone elsewhere before."""
+    if output.is_json:
+        return
+    names = [kept_in] if kept_in is not None else await client.dead_letter_places(queue)
+    shown = names if len(names) <= LOOKED_IN_SHOWN else [*names[:LOOKED_IN_SHOWN], "others"]
+    said = " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    output.remark(f"Looked in {said}." if is_any else f"Looked in {said}; --kept-in names another queue.")
 
 
 @client_command(commands)
@@ -69,10 +105,8 @@ async def redrive(
     output: Output,
     queue: Queue,
     filters: Filters,
-    message_ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="MESSAGE_ID", help="Only these; without any, all that the filters leave."),
-    ] = None,
+    message_ids: MessageIds = None,
+    kept_in: KeptIn = None,
     to: Annotated[
         str | None,
         typer.Option(metavar="QUEUE", help="Send them there, not where they died.", autocompletion=queue_names),
@@ -85,7 +119,11 @@ async def redrive(
 ) -> None:
     """Send dead letters back to the queues they died in."""
     wanted = filters.wanted()
-    total = await client.redrive(queue, message_ids=message_ids, to=to, limit=limit, dry_run=True, **wanted)
+    total = await client.redrive(
+        queue, message_ids=message_ids, kept_in=kept_in, to=to, limit=limit, dry_run=True, **wanted
+    )
+    if not total:
+        await _say_where(client, output, queue, kept_in, is_any=False)
     if dry_run:
         output.say(f"Would redrive {count(total, 'message')}.", queue=queue, redriven=total, dry_run=True)
         return
@@ -97,6 +135,7 @@ async def redrive(
             moved = await client.redrive(
                 queue,
                 message_ids=message_ids,
+                kept_in=kept_in,
                 to=to,
                 limit=min(at_once, total - redriven),
                 per_second=rate,
@@ -111,10 +150,20 @@ async def redrive(
 
 
 @client_command(commands)
-async def purge(client: AsyncClient, output: Output, queue: Queue, filters: Filters, is_sure: IsSure = False) -> None:
-    """Throw away the dead letters of a queue, all or those that the filters leave."""
+async def purge(
+    client: AsyncClient,
+    output: Output,
+    queue: Queue,
+    filters: Filters,
+    message_ids: MessageIds = None,
+    kept_in: KeptIn = None,
+    is_sure: IsSure = False,
+) -> None:
+    """Throw away the dead letters of a queue: those named, those that the filters leave, or all."""
     wanted = filters.wanted()
-    which = "all" if all(value is None for value in wanted.values()) else "these"
-    confirm(f"Throw away {which} dead letters of queue {queue}?", is_sure=is_sure)
-    purged = await client.purge_dead_letters(queue, **wanted)
+    is_all = not message_ids and all(value is None for value in wanted.values())
+    confirm(f"Throw away {'all' if is_all else 'these'} dead letters of queue {queue}?", is_sure=is_sure)
+    purged = await client.purge_dead_letters(queue, message_ids=message_ids, kept_in=kept_in, **wanted)
     output.say(f"Purged {count(purged, 'dead letter')} of queue {queue}.", queue=queue, purged=purged)
+    if not purged:
+        await _say_where(client, output, queue, kept_in, is_any=False)

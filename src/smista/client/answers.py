@@ -208,6 +208,10 @@ class Redriven(msgspec.Struct):
     redriven: int
 
 
+class LookedIn(msgspec.Struct):
+    looked_in: list[str] = []
+
+
 class RoutedList(msgspec.Struct):
     routed: list[Routed]
 

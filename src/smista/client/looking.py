@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
-from smista.client.answers import Done, Purged, Redriven
+from smista.client.answers import Done, LookedIn, Purged, Redriven
 from smista.client.calls import Calls
 from smista.client.message import Message
 from smista.client.pages import Page, Pages
@@ -52,23 +52,37 @@ class LookingCalls(Calls):
         return (await self._ask("queue.peek", Page, is_repeatable=True, queue=queue, limit=limit, raw=True)).messages
 
     async def get(self, queue: str, message_id: str) -> Message:
-        """One message by its id, in whatever state it is; raises `MessageNotFound`."""
+        """One message by its id, in whatever state it is: of the queue, or of its dead letters, wherever those are.
+        Raises `MessageNotFound`."""
         return await self._ask("queue.get", Message, is_repeatable=True, queue=queue, message_id=message_id, raw=True)
 
     def dead_letters(
-        self, queue: str, *, page_size: int = PAGE_SIZE, bodies: bool = True, **filters: Unpack[Filters]
+        self,
+        queue: str,
+        *,
+        kept_in: str | None = None,
+        page_size: int = PAGE_SIZE,
+        bodies: bool = True,
+        **filters: Unpack[Filters],
     ) -> Pages[Message]:
-        """The messages that died in a queue, wherever they are kept; of a dead-letter queue, all that is in it.
+        """The messages that died in a queue, where they go now or parked; of a dead-letter queue, all that is in it.
 
-        An iterator; pages and filters are those of `browse`.
+        Those that went to another queue, before another target was named, are found where `kept_in` names it. An
+        iterator; pages and filters are those of `browse`.
         """
-        return self._pages("dlq.list", queue, page_size, bodies=bodies, **filters)
+        return self._pages("dlq.list", queue, page_size, kept_in=kept_in, bodies=bodies, **filters)
+
+    async def dead_letter_places(self, queue: str) -> list[str]:
+        """The queues in which `dead_letters` looks for those of a queue, the first hundred of them."""
+        answer = await self._ask("dlq.list", LookedIn, is_repeatable=True, queue=queue, limit=1, bodies=False)
+        return answer.looked_in
 
     async def redrive(
         self,
         queue: str,
         *,
         message_ids: Sequence[str] | None = None,
+        kept_in: str | None = None,
         to: str | None = None,
         limit: int | None = None,
         per_second: float | None = None,
@@ -77,8 +91,8 @@ class LookingCalls(Calls):
     ) -> int:
         """Send a queue's dead letters back to where they died, or to queue `to`; returns how many.
 
-        Those named, those that the filters of `browse` leave, or all; at most `limit`, at a pace of `per_second`. A dry
-        run only counts.
+        Those named, those that the filters of `browse` leave, or all; at most `limit`, at a pace of `per_second`.
+        `kept_in` is that of `dead_letters`. A dry run only counts.
         """
         answer = await self._ask(
             "dlq.retry",
@@ -86,6 +100,7 @@ class LookingCalls(Calls):
             is_repeatable=dry_run,
             queue=queue,
             message_ids=message_ids,
+            kept_in=kept_in,
             to=to,
             limit=limit,
             per_second=per_second,
@@ -94,9 +109,18 @@ class LookingCalls(Calls):
         )
         return answer.redriven
 
-    async def purge_dead_letters(self, queue: str, **filters: Unpack[Filters]) -> int:
-        """Throw away a queue's dead letters, all or those that the filters of `browse` leave; returns how many."""
-        return (await self._ask("dlq.purge", Purged, queue=queue, **filters)).purged
+    async def purge_dead_letters(
+        self,
+        queue: str,
+        *,
+        message_ids: Sequence[str] | None = None,
+        kept_in: str | None = None,
+        **filters: Unpack[Filters],
+    ) -> int:
+        """Throw away a queue's dead letters: those named, those that the filters of `browse` leave, or all; returns how
+        many. `kept_in` is that of `dead_letters`."""
+        answer = await self._ask("dlq.purge", Purged, queue=queue, message_ids=message_ids, kept_in=kept_in, **filters)
+        return answer.purged
 
     def scheduled(
         self, queue: str, *, page_size: int = PAGE_SIZE, bodies: bool = True, **filters: Unpack[Filters]
@@ -122,7 +146,8 @@ class LookingCalls(Calls):
         )
 
     async def delete_message(self, queue: str, message_id: str) -> None:
-        """Remove one message, in whatever state it is; who holds it finds its receipt to be stale."""
+        """Remove one message of a queue, or of its dead letters, in whatever state it is; who holds it finds its
+        receipt to be stale."""
         await self._ask("queue.delete_message", Done, queue=queue, message_id=message_id)
 
     async def cancel_scheduled(self, queue: str, message_id: str) -> None:

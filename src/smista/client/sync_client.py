@@ -266,6 +266,7 @@ class Client:
     peek = _waited(AsyncClient.peek)
     get = _waited(AsyncClient.get)
     dead_letters = _paged(AsyncClient.dead_letters)
+    dead_letter_places = _waited(AsyncClient.dead_letter_places)
     redrive = _waited(AsyncClient.redrive)
     purge_dead_letters = _waited(AsyncClient.purge_dead_letters)
     scheduled = _paged(AsyncClient.scheduled)

@@ -70,6 +70,14 @@ class LookingBroker(PublishingBroker):
             raise _not_found(source, message_id)
         return messages[0]
 
+    def holds(self, queue: str, message_id: str, wanted: Filter = ANY, *, namespace: str = DEFAULT_NAMESPACE) -> bool:
+        """Whether a message is in the queue, and accepted by a filter."""
+        try:
+            message = self._find(self._state.queue(queue, namespace), message_id)
+        except MessageNotFound:
+            return False
+        return wanted.accepts(message)
+
     # -- dead letters -------------------------------------------------------------------------------------------------
 
     async def redrive(

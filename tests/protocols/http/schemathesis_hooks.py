@@ -38,6 +38,7 @@ EXPLAINED = re.compile(
     # OpenAPI has no way to say that two parameters of a query exclude each other.
     r"|missing required field: give one of `queue`, `to_exchange`"
     r"|Both `queue` and `to_exchange` are given"
+    r"|Both `message_id` and `message_ids` are given"
     # Where JSON Schema allows any value there may be numbers that MessagePack has not.
     r"|a whole number of more than 64 bits"
     r"|invalid opcode '\\xc1'"

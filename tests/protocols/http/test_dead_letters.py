@@ -37,7 +37,12 @@ def shared(caller: Caller) -> tuple[str, str, str]:
 
 
 def test_a_queue_without_dead_letters_has_an_empty_list(caller: Caller, queue: str) -> None:
-    assert caller.call("dlq.list", queue=queue) == {"queue": queue, "messages": [], "after": None}
+    assert caller.call("dlq.list", queue=queue) == {
+        "queue": queue,
+        "messages": [],
+        "after": None,
+        "looked_in": [queue],
+    }
 
 
 def test_dead_letters_go_to_a_queue_of_their_own(caller: Caller, queue: str) -> None:
@@ -46,7 +51,8 @@ def test_dead_letters_go_to_a_queue_of_their_own(caller: Caller, queue: str) -> 
     assert answer["queue"] == f"{queue}_dlq"
     assert [message["message"] for message in answer["messages"]] == [1, 2]
     assert {message["queue"] for message in answer["messages"]} == {f"{queue}_dlq"}
-    assert caller.call("dlq.list", queue=f"{queue}_dlq") == answer
+    assert answer["looked_in"] == [queue, f"{queue}_dlq"]
+    assert caller.call("dlq.list", queue=f"{queue}_dlq") == {**answer, "looked_in": [f"{queue}_dlq"]}
 
 
 def test_parked_ones_are_listed_too(caller: Caller) -> None:
@@ -125,6 +131,7 @@ def test_those_that_died_before_another_target_was_named_are_still_found(caller:
     caller.call("queue.alter", queue=queue, settings={"dead_letter_queue": caller.new_queue()})
     kill(caller, queue, 2)
     assert sorted(dead(caller, queue)) == [1, 2]
+    assert dead(caller, f"{queue}_dlq") == [1]
     assert caller.call("dlq.retry", queue=queue)["redriven"] == 2
 
 
@@ -151,6 +158,85 @@ def test_a_queue_whose_name_looks_like_a_dead_letter_queue_may_be_somebody_elses
 def test_there_are_none_of_a_queue_that_is_not_there(caller: Caller) -> None:
     for command in ("dlq.list", "dlq.retry", "dlq.purge"):
         assert caller.refused(command, queue=new_name("nowhere"))[:2] == (404, "queue_not_found")
+
+
+def test_those_in_a_queue_that_was_their_target_once_are_found_by_its_name(caller: Caller) -> None:
+    former, present = caller.new_queue(), caller.new_queue()
+    queue = caller.new_queue(dead_letter_queue=former)
+    _, second, third = kill(caller, queue, 1, 2, 3)
+    caller.publish(former, "alive, and of nobody's dead")
+    caller.call("queue.alter", queue=queue, settings={"dead_letter_queue": present})
+    answer = caller.call("dlq.list", queue=queue)
+    assert (answer["messages"], answer["looked_in"]) == ([], [queue, present])
+    answer = caller.call("dlq.list", queue=queue, kept_in=former)
+    assert [message["message"] for message in answer["messages"]] == [1, 2, 3]
+    assert (answer["queue"], answer["looked_in"]) == (former, [former])
+    assert caller.call("dlq.retry", queue=queue, kept_in=former, message_id=second)["redriven"] == 1
+    assert caller.call("dlq.purge", queue=queue, kept_in=former, message_ids=[third])["purged"] == 1
+    assert caller.call("dlq.retry", queue=queue, kept_in=former)["redriven"] == 1
+    assert ready(caller, queue) == [2, 1]
+    assert ready(caller, former) == ["alive, and of nobody's dead"]
+    assert caller.refused("dlq.list", queue=queue, kept_in=new_name("nowhere"))[:2] == (404, "queue_not_found")
+
+
+def test_of_very_many_places_the_first_are_named(caller: Caller) -> None:
+    exchange = new_name("dead")
+    caller.call("exchange.declare", exchange=exchange, kind="fanout")
+    targets = [caller.new_queue() for _ in range(120)]
+    for target in targets:
+        caller.call("exchange.bind", exchange=exchange, queue=target)
+    queue = caller.new_queue(dead_letter_exchange=exchange)
+    assert caller.call("dlq.list", queue=queue)["looked_in"] == [queue, *targets[:99]]
+
+
+# -- one by its id ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"dead_letter": "park"}], ids=["moved", "parked"])
+def test_each_that_is_listed_is_got_and_deleted_by_the_same_name(caller: Caller, settings: dict[str, Any]) -> None:
+    queue = caller.new_queue(**settings)
+    first, second = kill(caller, queue, 1, 2)
+    [shown, _] = caller.call("dlq.list", queue=queue)["messages"]
+    assert caller.call("queue.get", queue=queue, message_id=first) == shown
+    assert caller.call("queue.delete_message", queue=queue, message_id=first) == {"success": True}
+    assert dead(caller, queue) == [2]
+    assert caller.refused("queue.get", queue=queue, message_id=first)[:2] == (404, "message_not_found")
+    assert caller.refused("queue.delete_message", queue=queue, message_id=first)[:2] == (404, "message_not_found")
+    assert caller.rest("GET", "queues", queue, "messages", second).value["message"] == 2
+    assert caller.rest("DELETE", "queues", queue, "messages", second).status == 200
+    assert dead(caller, queue) == []
+
+
+def test_copies_behind_a_dead_letter_exchange_are_got_and_deleted_too(caller: Caller) -> None:
+    """They have ids of their own."""
+    exchange, queue = new_name("dead"), new_name("q")
+    caller.call("exchange.declare", exchange=exchange, kind="fanout")
+    for _ in range(3):
+        caller.call("exchange.bind", exchange=exchange, queue=caller.new_queue())
+    caller.call("queue.declare", queue=queue, settings={"dead_letter_exchange": exchange})
+    kill(caller, queue, 1)
+    found = [message["message_id"] for message in caller.call("dlq.list", queue=queue)["messages"]]
+    assert len(set(found)) == 3
+    for message_id in found:
+        assert caller.call("queue.get", queue=queue, message_id=message_id)["message"] == 1
+        caller.call("queue.delete_message", queue=queue, message_id=message_id)
+    assert dead(caller, queue) == []
+
+
+def test_a_message_of_another_queue_is_not_got_or_deleted(caller: Caller, shared: tuple[str, str, str]) -> None:
+    """Neither what died elsewhere, nor what is alive in the queue of dead letters, nor what was sent elsewhere."""
+    first, second, graves = shared
+    [died] = kill(caller, second, 1)
+    [alive] = caller.publish(graves, "alive")
+    [sent] = kill(caller, first, 2)
+    other = caller.new_queue()
+    assert caller.call("dlq.retry", queue=first, to=other)["redriven"] == 1
+    for message_id in (died, alive, sent):
+        assert caller.refused("queue.get", queue=first, message_id=message_id)[:2] == (404, "message_not_found")
+        refusal = caller.refused("queue.delete_message", queue=first, message_id=message_id)
+        assert refusal[:2] == (404, "message_not_found")
+        assert first in refusal.message
+    assert (ready(caller, graves), ready(caller, other)) == ([1, "alive"], [2])
 
 
 # -- filters ----------------------------------------------------------------------------------------------------------
@@ -301,3 +387,16 @@ def test_some_of_them_are_purged_by_filter(caller: Caller) -> None:
     caller.publish(queue, "alive")
     assert caller.call("dlq.purge", queue=queue, error_contains="bad")["purged"] == 1
     assert (dead(caller, queue), ready(caller, queue)) == ([1], ["alive"])
+
+
+def test_some_of_them_are_purged_by_their_ids(caller: Caller, queue: str) -> None:
+    first, second, third = kill(caller, queue, 1, 2, 3)
+    [alive] = caller.publish(queue, "alive")
+    assert caller.call("dlq.purge", queue=queue, message_ids=[])["purged"] == 0
+    assert caller.call("dlq.purge", queue=queue, message_ids=[first, alive])["purged"] == 1
+    assert caller.call("dlq.purge", queue=queue, message_id=third) == {"purged": 1, "success": True}
+    refusal = caller.refused("dlq.purge", queue=queue, message_id=third)
+    assert refusal[:2] == (404, "message_not_found")
+    assert third in refusal.message
+    assert caller.refused("dlq.purge", queue=queue, message_id=second, message_ids=[])[:2] == (400, "invalid_request")
+    assert (dead(caller, queue), ready(caller, queue)) == ([2], ["alive"])

@@ -20,6 +20,7 @@ from smista.protocols.http.commands.base import (
     PageSize,
     command,
 )
+from smista.protocols.http.dead_letter_places import place_of
 from smista.protocols.http.messages import MessageView, show_message
 
 PAGE_BYTES_MAX = 16 << 20
@@ -152,7 +153,7 @@ class Browse(Paged, kw_only=True):
 
 @command
 class Get(Command):
-    """One message by its id, in whatever state it is."""
+    """One message by its id, in whatever state it is: of the queue, or of its dead letters."""
 
     name: ClassVar[str] = "queue.get"
     answer: ClassVar[Any] = MessageView
@@ -162,5 +163,6 @@ class Get(Command):
     raw: bool = False
 
     async def run(self, door: Door) -> MessageView:
-        message = await door.broker.get(self.queue, self.message_id, namespace=self.namespace)
-        return show(door, message, self.queue, raw=self.raw)
+        place = await place_of(door.broker, self.queue, self.message_id, self.namespace)
+        message = await door.broker.get(place, self.message_id, namespace=self.namespace)
+        return show(door, message, place, raw=self.raw)

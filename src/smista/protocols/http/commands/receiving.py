@@ -21,6 +21,7 @@ from smista.protocols.http.commands.base import (
     Success,
     command,
 )
+from smista.protocols.http.dead_letter_places import place_of
 from smista.protocols.http.errors import ErrorBody, InvalidRequest, error_body
 from smista.protocols.http.messages import MessageView, show_delivery
 
@@ -239,7 +240,8 @@ class Extend(Settle, kw_only=True):
 
 @command
 class DeleteMessage(Command):
-    """Remove one message by its id, in whatever state it is; whoever holds it finds its receipt to be stale."""
+    """Remove one message of a queue, or of its dead letters, by its id, in whatever state it is; whoever holds it finds
+    its receipt to be stale."""
 
     name: ClassVar[str] = "queue.delete_message"
     answer: ClassVar[Any] = Success
@@ -248,5 +250,6 @@ class DeleteMessage(Command):
     message_id: str
 
     async def run(self, door: Door) -> Success:
-        await door.broker.delete_message(self.queue, self.message_id, namespace=self.namespace)
+        place = await place_of(door.broker, self.queue, self.message_id, self.namespace)
+        await door.broker.delete_message(place, self.message_id, namespace=self.namespace)
         return Success()
