@@ -37,6 +37,19 @@ def test_alter_says_which_policy_stands_before_what_was_asked_for(smista: Smista
     assert smista("settings", queue, "--json").json["max_depth"] == 50
 
 
+def test_settings_show_what_was_declared_and_what_the_policy_gives(smista: Smista, queue: str) -> None:
+    smista("policy", "set", "seen", queue, "--max-depth", "50")
+    heading, *rows = (line.split() for line in smista("settings", queue).out.splitlines())
+    assert heading == ["name", "value", "declared", "by", "policy"]
+    assert ["max-depth", "50", "none", "seen"] in rows
+    assert ["retry-base", "10ms", "10ms"] in rows
+    found = smista("settings", queue, "--json").json
+    assert (found["max_depth"], found["declared"]["max_depth"], found["policy"]) == (50, None, "seen")
+    assert found["effective_policy_definition"] == {"max_depth": 50}
+    smista("policy", "delete", "seen", "--yes")
+    assert all(len(line.split()) == 2 for line in smista("settings", queue).out.splitlines())
+
+
 def test_only_declare_names_defaults(smista: Smista) -> None:
     assert "Default 30s." in " ".join(smista("declare", "--help").out.split())
     for command in (("alter",), ("policy", "set")):

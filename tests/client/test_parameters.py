@@ -47,7 +47,7 @@ CALLS = {
     "queue.receive": ["receive"],
     "queue.release": ["release", "release_message"],
     "queue.resume": ["resume"],
-    "queue.settings": ["queue_settings"],
+    "queue.settings": ["queue_settings", "explain_settings"],
     "queue.stats": ["stats"],
     "scheduled.cancel": ["cancel_scheduled"],
     "scheduled.change": ["reschedule"],

@@ -18,6 +18,7 @@ from smista.cli.durations import duration_ms, shown_duration
 from smista.cli.exits import WrongUsage
 from smista.cli.generated import GeneratedCommand, option
 from smista.cli.output import Output
+from smista.cli.table import Column, print_table
 
 if TYPE_CHECKING:
     from smista.client import AsyncClient
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 NONE = "none"
+COLUMNS = [
+    Column("name"),
+    Column("value", is_flexible=True),
+    Column("declared", is_flexible=True),
+    Column("by policy"),
+]
 MEANINGS = {
     "lease_ms": "How long a delivery may be held.",
     "max_retries": "Redeliveries after the first delivery; none for no limit.",
@@ -124,9 +131,25 @@ async def alter(client: AsyncClient, output: Output, given: dict[str, Any], queu
 
 @client_command(commands)
 async def settings(client: AsyncClient, output: Output, queue: Queue) -> None:
-    """Show all settings of a queue."""
-    found = _all(await client.queue_settings(queue))
-    output.pairs([(flag(name)[2:], shown_setting(name, found[name])) for name in option_kinds()], found)
+    """Show all settings of a queue: what it has, what was declared, and what a policy gives."""
+    found = await client.explain_settings(queue)
+    has, declared = _all(found.settings), _all(found.declared)
+    if output.is_json:
+        by_policy = {"policy": found.policy, "effective_policy_definition": found.effective_policy_definition}
+        output.line({**has, "declared": declared, **by_policy})
+    elif found.policy is None:
+        print_table(COLUMNS[:2], [(flag(name)[2:], shown_setting(name, has[name])) for name in option_kinds()])
+    else:
+        rows = [
+            (
+                flag(name)[2:],
+                shown_setting(name, has[name]),
+                shown_setting(name, declared[name]),
+                found.policy if name in found.effective_policy_definition else "",
+            )
+            for name in option_kinds()
+        ]
+        print_table(COLUMNS, rows)
 
 
 def flag(name: str) -> str:

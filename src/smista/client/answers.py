@@ -90,6 +90,19 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's policy that holds for it."""
 
 
+class ExplainedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue's settings, and where they come from."""
+
+    settings: QueueSettings
+    """What it has."""
+    declared: QueueSettings
+    """What it was declared with, or altered to; it has that where no policy says otherwise."""
+    policy: str | None = None
+    """The policy that holds for it ..."""
+    effective_policy_definition: dict[str, Any] = {}
+    """... and the settings that it has by that policy."""
+
+
 class Policy(msgspec.Struct, frozen=True):
     """Settings for all queues of a name pattern."""
 

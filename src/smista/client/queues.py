@@ -11,6 +11,7 @@ from smista.client.answers import (
     Created,
     Deleted,
     Done,
+    ExplainedSettings,
     Purged,
     QueueDetails,
     QueueNames,
@@ -119,6 +120,10 @@ class QueueCalls(Calls):
     async def queue_settings(self, name: str) -> QueueSettings:
         """All settings of a queue, those at their defaults too."""
         return (await self._ask("queue.settings", Settings, is_repeatable=True, queue=name)).settings
+
+    async def explain_settings(self, name: str) -> ExplainedSettings:
+        """A queue's settings and where they come from: what it was declared with, and what which policy gives."""
+        return await self._ask("queue.settings", ExplainedSettings, is_repeatable=True, queue=name)
 
     async def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Delete a queue; returns how many messages went with it.

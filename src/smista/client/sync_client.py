@@ -141,6 +141,7 @@ class Client:
     create_queue = _waited(AsyncClient.create_queue)
     alter_queue = _waited(AsyncClient.alter_queue)
     queue_settings = _waited(AsyncClient.queue_settings)
+    explain_settings = _waited(AsyncClient.explain_settings)
     delete_queue = _waited(AsyncClient.delete_queue)
     purge = _waited(AsyncClient.purge)
     pause = _waited(AsyncClient.pause)

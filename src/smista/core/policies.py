@@ -79,6 +79,17 @@ class Policy:
         return self._fitted[key]
 
 
+    def gives(self, declared: QueueSettings, settings: QueueSettings) -> dict[str, Any]:
+        """What it gives a queue that was declared so and has these settings by it: those it names, unless it leaves
+        them alone there, and those that gave way."""
+        return {
+            name: value
+            for name in QueueSettings.__struct_fields__
+            if (value := getattr(settings, name)) != getattr(declared, name)
+            or (name in self.settings and self.settings[name] == value)
+        }
+
+
 class Policies:
     """Those of one namespace."""
 

@@ -209,6 +209,14 @@ class DeclaringBroker(StagingBroker):
         space = self._state.namespaces.get(namespace)
         return [] if space is None else list(space.policies)
 
+    def policy_of(self, queue: str, *, namespace: str = DEFAULT_NAMESPACE) -> tuple[str | None, dict[str, Any]]:
+        """The policy that holds for a queue, and the settings that the queue has by it."""
+        found = self._state.queue(queue, namespace)
+        policy = None if found.policy is None else self._state.namespace(namespace).policies.find(found.policy)
+        if policy is None:
+            return None, {}
+        return policy.name, policy.gives(found.declared, found.settings)
+
     # -- exchanges ----------------------------------------------------------------------------------------------------
 
     async def declare_exchange(

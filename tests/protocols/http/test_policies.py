@@ -32,6 +32,34 @@ def test_a_policy_is_set_seen_and_deleted(caller: Caller, policy: str) -> None:
     assert caller.call("queue.stats", queue=queue)["policy"] is None
 
 
+def test_a_queue_shows_what_was_declared_and_what_its_policy_gives(caller: Caller, policy: str) -> None:
+    queue = caller.new_queue(max_retries=1, dead_letter_exchange="amq.fanout")
+    plain = caller.call("queue.settings", queue=queue)
+    assert (plain["policy"], plain["effective_policy_definition"]) == (None, {})
+    assert plain["declared"] == plain["settings"]
+    given = {"max_retries": 1, "max_depth": 9, "dead_letter_queue": "graves", "max_prefetch": 5}
+    caller.call("policy.set", policy=policy, pattern=queue, settings=given)
+    answer = caller.call("queue.settings", queue=queue)
+    assert answer["declared"] == plain["settings"]
+    assert answer["policy"] == policy
+    # What gives way to the policy is its doing, too.
+    more = {"dead_letter_exchange": None, "prefetch": 5}
+    assert answer["effective_policy_definition"] == {**given, **more}
+    assert answer["settings"] == {**plain["settings"], **given, **more}
+    altered = caller.call("queue.alter", queue=queue, settings={"max_depth": 7})
+    assert (altered["settings"]["max_depth"], altered["declared"]["max_depth"]) == (9, 7)
+    assert altered["policy"] == policy
+
+
+def test_what_a_policy_leaves_alone_is_not_in_its_effective_definition(caller: Caller, policy: str) -> None:
+    """A queue is not made its own dead-letter queue."""
+    graves = caller.new_queue()
+    caller.call(
+        "policy.set", policy=policy, pattern=graves, settings={"dead_letter_queue": graves, "message_ttl_ms": 10}
+    )
+    assert caller.call("queue.settings", queue=graves)["effective_policy_definition"] == {"message_ttl_ms": 10}
+
+
 def test_a_program_that_declares_its_queue_again_does_not_notice(caller: Caller, policy: str) -> None:
     queue = caller.new_queue(max_retries=1)
     caller.call("policy.set", policy=policy, pattern=queue, settings={"max_retries": 9})

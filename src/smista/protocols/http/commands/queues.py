@@ -143,6 +143,24 @@ class DeclareQueue(Command):
 class SettingsAnswer(msgspec.Struct):
     queue: str
     settings: AllSettings  # type: ignore[valid-type]  # as above
+    """What it has."""
+    declared: AllSettings  # type: ignore[valid-type]  # as above
+    """What it was declared with, or altered to; it has that where no policy says otherwise."""
+    policy: str | None
+    """The policy that holds for it ..."""
+    effective_policy_definition: GivenSettings  # type: ignore[valid-type]  # as above
+    """... and the settings that it has by that policy."""
+
+
+def show_settings(broker: Broker, queue: str, namespace: str) -> SettingsAnswer:
+    policy, given_by_policy = broker.policy_of(queue, namespace=namespace)
+    return SettingsAnswer(
+        queue,
+        all_settings(broker.queue_settings(queue, namespace=namespace)),
+        all_settings(broker.declared_settings(queue, namespace=namespace)),
+        policy,
+        GivenSettings(**given_by_policy),
+    )
 
 
 @command
@@ -163,13 +181,13 @@ class AlterQueue(Command):
         if "annotations" in changes:
             changes["annotations"] = queue_annotations.given_by_others(changes["annotations"], present.annotations)
         settings = msgspec.structs.replace(present, **changes)
-        settings = await door.broker.alter_queue(self.queue, settings, namespace=self.namespace)
-        return SettingsAnswer(self.queue, all_settings(settings))
+        await door.broker.alter_queue(self.queue, settings, namespace=self.namespace)
+        return show_settings(door.broker, self.queue, self.namespace)
 
 
 @command
 class ShowSettings(Command):
-    """All settings of a queue."""
+    """All settings of a queue: what it has, what was declared, and what a policy gives."""
 
     name: ClassVar[str] = "queue.settings"
     answer: ClassVar[Any] = SettingsAnswer
@@ -177,8 +195,7 @@ class ShowSettings(Command):
     queue: Name
 
     async def run(self, door: Door) -> SettingsAnswer:
-        settings = door.broker.queue_settings(self.queue, namespace=self.namespace)
-        return SettingsAnswer(self.queue, all_settings(settings))
+        return show_settings(door.broker, self.queue, self.namespace)
 
 
 class StatsAnswer(msgspec.Struct, kw_only=True):
