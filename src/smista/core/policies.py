@@ -39,6 +39,7 @@ import msgspec
 
 from smista.core.errors import InvalidArgument, InvalidName, InvalidSettings, PolicyNotFound
 from smista.core.settings import DEFAULT, NAME_BYTES_MAX, DeadLetterMode, QueueSettings, check_name, check_settings
+from smista.core.wording import explained
 
 NOT_BY_POLICY = frozenset(("annotations", "durable", "fair", "group_turns", "ordered"))
 PRIORITY_MAX = 1 << 31
@@ -77,7 +78,6 @@ class Policy:
             named = {name: value for name, value in self.settings.items() if name != "dead_letter_queue"}
             self._fitted[key] = _together(declared, named if is_own_target else self.settings)
         return self._fitted[key]
-
 
     def gives(self, declared: QueueSettings, settings: QueueSettings) -> dict[str, Any]:
         """What it gives a queue that was declared so and has these settings by it: those it names, unless it leaves
@@ -183,7 +183,8 @@ def _checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     try:
         typed = msgspec.convert(msgspec.to_builtins(dict(settings)), QueueSettings)
     except (msgspec.ValidationError, TypeError) as error:
-        raise InvalidSettings(f"The policy's settings are not valid: {error}.") from None
+        said = explained(error, QueueSettings, place="the policy's settings")
+        raise InvalidSettings(f"A setting of the policy is not valid: {said}") from None
     given = {name: getattr(typed, name) for name in settings}
     if all(_together(declared, given) is None for declared in _DECLARED):
         # Says what is wrong.

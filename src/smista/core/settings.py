@@ -9,6 +9,7 @@ import msgspec
 
 from smista.core.errors import InvalidArgument, InvalidName, InvalidSettings
 from smista.core.message import FOREVER_MS
+from smista.core.wording import explained
 
 DAY_MS = 24 * 60 * 60 * 1000
 PRIORITY_MAX = 255
@@ -143,7 +144,8 @@ def check_settings(settings: QueueSettings) -> None:
     try:
         msgspec.convert(msgspec.to_builtins(settings), QueueSettings)
     except (msgspec.ValidationError, TypeError) as error:
-        raise InvalidSettings(f"The queue's settings are not valid: {error}.") from None
+        said = explained(error, QueueSettings, place="the queue's settings")
+        raise InvalidSettings(f"A setting is not valid: {said}") from None
     for field, (least, most) in _RANGES.items():
         value = getattr(settings, field)
         if value is not None and not least <= value <= most:

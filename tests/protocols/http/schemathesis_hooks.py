@@ -34,9 +34,9 @@ WAIT_MS_MAX = 20
 ENOUGH = 30
 EXPLAINED = re.compile(
     # JSON Schema counts 1.0 among the integers; we take whole numbers that are written as such.
-    r"Expected `int( \| null)?`, got `float`"
+    r"is a number with a fraction; give a whole number"
     # OpenAPI has no way to say that two parameters of a query exclude each other.
-    r"|missing required field: give one of `queue`, `to_exchange`"
+    r"|required field is missing; give one of `queue`, `to_exchange`"
     r"|Both `queue` and `to_exchange` are given"
     r"|Both `message_id` and `message_ids` are given"
     # Where JSON Schema allows any value there may be numbers that MessagePack has not.

@@ -258,7 +258,8 @@ def test_every_field_that_is_missing_is_named(caller: Caller, command: str) -> N
         others = {other: no_text.get(other, "x") for other in required if other != name and other != "settings"}
         refusal = caller.refused(command, **others)
         assert refusal[:2] == (400, "invalid_request")
-        assert "missing required field" in refusal.message
+        assert "required field" in refusal.message
+        assert "is missing; give " in refusal.message
         assert any(f"`{one}`" in refusal.message for one in (name, "settings", "lease_ms"))
 
 

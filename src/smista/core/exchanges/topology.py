@@ -47,6 +47,7 @@ from smista.core.exchanges.exchange import (
 )
 from smista.core.exchanges.headers import X_MATCH_VALUES, x_match
 from smista.core.exchanges.topic import HASHES_MAX, count_hashes
+from smista.core.wording import explained
 
 DEFAULT_EXCHANGE: Final = ""
 RESERVED_PREFIX: Final = "amq."
@@ -154,7 +155,8 @@ class Topology:
         try:
             msgspec.convert(msgspec.to_builtins(settings), ExchangeSettings)
         except (msgspec.ValidationError, TypeError) as error:
-            raise InvalidExchange(name, f"its settings are not valid ({error})", "give each its type") from None
+            said = explained(error, ExchangeSettings, place="the exchange's settings").removesuffix(".")
+            raise InvalidExchange(name, f"a setting is not valid ({said})", "give each its type") from None
         if settings.alternate is not None:
             if not _fits(settings.alternate):
                 raise InvalidExchange(name, "its alternate has no name that an exchange can have", "name another")

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from smista.core.wording import too_many
 from smista.errors import BrokerError
 from smista.protocols.http.errors import InvalidRequest
 from smista.protocols.http.formats import Decoder, Format
@@ -67,10 +68,10 @@ class Skim:
             raw = getattr(found, name)
             if raw is not UNSET:
                 try:
-                    setattr(found, name, decode(raw))
-                except InvalidRequest as error:
+                    setattr(found, name, decode.plain(raw))
+                except (msgspec.DecodeError, ValueError, RecursionError) as error:
                     if "at most length" in str(error):
-                        raise InvalidRequest(f"Expected `array` of length <= {most} at `{name}`.") from None
+                        raise InvalidRequest(too_many(name, most)) from None
                     # Else it is no list, and who decodes the whole says so.
         self._check_objects(found)
         return found

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from smista.core.wording import explained
 from smista.protocols.http.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class Format:
     def encode(self, value: object) -> bytes:
         raise NotImplementedError
 
-    def decoder(self, kind: type[T], place: str = "the top") -> Decoder[T]:
+    def decoder(self, kind: type[T], place: str = "the request") -> Decoder[T]:
         raise NotImplementedError
 
     def value_from_body(self, body: bytes) -> msgspec.Raw:
@@ -55,34 +56,21 @@ class Decoder(Generic[T]):
     def __init__(
         self, decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], format_name: str, place: str
     ) -> None:
-        self._decode = decoder.decode
+        self.plain = decoder.decode
+        """The same, with msgspec's own errors."""
+        self._kind = decoder.type
         self._format_name = format_name
         self._place = place
 
     def __call__(self, data: bytes | memoryview | msgspec.Raw) -> T:
         try:
-            return self._decode(data)
+            return self.plain(data)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"{explained(error, self._place)}.") from None
+            raise InvalidRequest(explained(error, self._kind, place=self._place)) from None
         except RecursionError:
             raise InvalidRequest(f"This {self._format_name} is nested too deeply.") from None
         except (msgspec.DecodeError, ValueError) as error:
             raise InvalidRequest(f"This is not {self._format_name}: {error}.") from None
-
-
-def explained(error: msgspec.ValidationError, place: str = "the top") -> str:
-    """msgspec's sentence with the place as a path people know: "Expected `int`, got `str` at `priority`"."""
-    what, separator, path = str(error).rpartition(" - at `")
-    if not separator:
-        # A field that is missing or unknown is named already.
-        return f"{path} at `{place}`" if path.startswith("Expected") else path
-    if path.startswith("key` in `"):
-        return f"{what} as a name in `{_shown(path.removeprefix('key` in `'), place)}`"
-    return f"{what} at `{_shown(path, place)}`"
-
-
-def _shown(path: str, place: str) -> str:
-    return path.rstrip("`").removeprefix("$").removeprefix(".") or place
 
 
 def check_plain(value: object, *, nesting_max: int) -> None:
@@ -127,7 +115,7 @@ class Json(Format):
     def encode(self, value: object) -> bytes:
         return _encode_json(value)
 
-    def decoder(self, kind: type[T], place: str = "the top") -> Decoder[T]:
+    def decoder(self, kind: type[T], place: str = "the request") -> Decoder[T]:
         return Decoder(msgspec.json.Decoder(kind), self.name, place)
 
     def value_from_body(self, body: bytes) -> msgspec.Raw:
@@ -154,7 +142,7 @@ class MessagePack(Format):
     def encode(self, value: object) -> bytes:
         return _encode_msgpack(value)
 
-    def decoder(self, kind: type[T], place: str = "the top") -> Decoder[T]:
+    def decoder(self, kind: type[T], place: str = "the request") -> Decoder[T]:
         return Decoder(msgspec.msgpack.Decoder(kind), self.name, place)
 
     def value_from_body(self, body: bytes) -> msgspec.Raw:

@@ -17,6 +17,7 @@ import msgspec
 
 from smista.core.errors import InvalidArgument
 from smista.core.state import DEFAULT_NAMESPACE
+from smista.core.wording import explained
 from smista.engine import Broker
 from smista.engine.measures import LogRange
 from smista.errors import BrokerError
@@ -121,7 +122,7 @@ def _query(kind: type[Q], scope: Scope) -> Q:
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{error}, in the query.") from None
+        raise InvalidRequest(explained(error, kind, where=" in the query")) from None
 
 
 async def _range(query: ShowRange, broker: Broker) -> Range:

@@ -10,11 +10,12 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from smista.core.wording import explained, unknown_field
 from smista.protocols.http.asgi import Scope, format_of, header, kind_of, text_of, unsupported
 from smista.protocols.http.commands import COMMANDS, DECODERS
 from smista.protocols.http.commands.base import Runnable
 from smista.protocols.http.errors import InvalidRequest
-from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format, explained
+from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
 from smista.protocols.http.routes import Route
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -125,7 +126,7 @@ def named(structure: type[T], path_fields: dict[str, str], scope: Scope) -> T:
     try:
         return msgspec.convert({**found, **path_fields}, structure, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{explained(error, 'the request')}.") from None
+        raise InvalidRequest(explained(error, structure)) from None
 
 
 def query_fields(kinds: dict[str, Any], scope: Scope) -> dict[str, object]:
@@ -137,7 +138,7 @@ def query_fields(kinds: dict[str, Any], scope: Scope) -> dict[str, object]:
     for piece in pieces:
         name, text = map(_unescaped, piece.partition(b"=")[::2])
         if name not in kinds:
-            raise InvalidRequest(f"Object contains unknown field `{name[:100]}` in the query.")
+            raise InvalidRequest(unknown_field(name[:100], " in the query"))
         value = _value(name, text, kinds[name])
         if name not in found:
             found[name] = value
@@ -170,7 +171,7 @@ def _value(name: str, text: str, kind: Any) -> object:
     try:
         return msgspec.to_builtins(msgspec.convert(text, kind, strict=False), builtin_types=(bytes,))
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{str(error).partition(' - at')[0]} at `{name}`, in the query.") from None
+        raise InvalidRequest(explained(error, kind, place=name, where=" in the query")) from None
 
 
 def _choices(kind: Any) -> list[Any]:

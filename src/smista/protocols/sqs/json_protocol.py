@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from smista.core.wording import explained
 from smista.protocols.sqs.actions import ACTIONS
 from smista.protocols.sqs.actions.base import Action
 from smista.protocols.sqs.errors import SERIALIZATION, UNKNOWN_OPERATION, SqsError
@@ -32,6 +33,8 @@ def read(target: bytes, body: bytes) -> Action:
         raise SqsError(SERIALIZATION, f"The request has more than {MEMBERS_MAX} members.")
     try:
         return decode(body or b"{}")
+    except msgspec.ValidationError as error:
+        raise SqsError(SERIALIZATION, f"The request cannot be read: {explained(error)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SqsError(SERIALIZATION, f"The request cannot be read: {error}") from None
 

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
+from smista.core.wording import explained
 from smista.protocols.sqs.actions import ACTIONS
 from smista.protocols.sqs.actions.base import Action, Answer
 from smista.protocols.sqs.errors import (
@@ -139,7 +140,7 @@ def read(given: dict[str, str], *, is_at_queue: bool) -> Action:
     try:
         return msgspec.convert(_unflatten(given), action, strict=False)
     except msgspec.ValidationError as error:
-        raise SqsError(MALFORMED_INPUT, f"The parameters cannot be read: {error}") from None
+        raise SqsError(MALFORMED_INPUT, f"The parameters cannot be read: {explained(error, action)}") from None
     except (RecursionError, binascii.Error):
         raise SqsError(MALFORMED_INPUT, "The parameters cannot be read.") from None
 

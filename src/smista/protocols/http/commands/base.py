@@ -42,7 +42,7 @@ class Choice(msgspec.Struct, frozen=True):
         if len(given) > 1:
             raise InvalidRequest(f"Both `{given[0]}` and `{given[1]}` are given; give one of them.")
         if self.is_required and not given:
-            raise InvalidRequest(f"Object missing required field: give one of {', '.join(self._names)}.")
+            raise InvalidRequest(f"A required field is missing; give one of {', '.join(self._names)}.")
 
     @property
     def _names(self) -> list[str]:

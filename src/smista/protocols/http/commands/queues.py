@@ -11,6 +11,7 @@ from smista.core.checks import RETRIES_MAX
 from smista.core.counters import QueueStats
 from smista.core.errors import InvalidSettings, QueueNotFound
 from smista.core.settings import DeadLetterMode, IfExists, QueueSettings
+from smista.core.wording import missing_field
 from smista.engine import Broker
 from smista.protocols import queue_annotations
 from smista.protocols.http.commands.base import SHOWN_AT_ONCE, Command, Door, Name, Success, command
@@ -118,7 +119,7 @@ class CreateQueue(Command):
     async def run(self, door: Door) -> Created:
         queue = self.queue or self.queue_name
         if queue is None:
-            raise InvalidRequest("Object missing required field `queue`.")
+            raise InvalidRequest(missing_field("queue"))
         if self.queue is not None and self.queue_name not in (None, self.queue):
             raise InvalidRequest("`queue` and `name` differ; give one of them.")
         settings = (self.config or Config()).settings() | given(self.settings)

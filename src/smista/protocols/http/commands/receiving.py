@@ -151,7 +151,7 @@ class Settle(Command):
         self.check_choices()
         if self.message_id is not None:
             if self.queue is None:
-                raise InvalidRequest("Object missing required field `queue`, which `message_id` needs.")
+                raise InvalidRequest("The field `queue`, which `message_id` needs, is missing; give it.")
             return [door.broker.receipt_for(self.queue, self.message_id, namespace=self.namespace)]
         if self.receipt is not None:
             return [door.broker.receipt(self.receipt)]
