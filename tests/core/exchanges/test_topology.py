@@ -270,6 +270,14 @@ def test_arguments_that_cannot_be_compared_make_no_binding() -> None:
             build("a", "q", "", {"h": {1}})
 
 
+@pytest.mark.parametrize("value", ["x" * (64 << 10), ["y" * 100] * 700, {"deep": {"z": b"z" * (64 << 10)}}], ids=type)
+def test_arguments_take_no_more_than_64_kib(value: object) -> None:
+    for build in (Binding.to_queue, Binding.to_exchange):
+        with pytest.raises(InvalidBinding, match=r"arguments take \d+ bytes, and 65536 is the most: leave some out"):
+            made().check_bind(build("a", "b", "", {"h": value}), every_queue)
+        assert made().check_bind(build("a", "b", "", {"h": "x" * 65_000}), every_queue)
+
+
 # Circles
 
 

@@ -152,6 +152,25 @@ def test_how_headers_are_matched_has_to_be_said_right(
     assert refused(bind) == f"channel 406 PRECONDITION_FAILED - {text}"
 
 
+def test_arguments_of_a_binding_take_no_more_than_64_kib(
+    place: Place, channel: Channel, queue: str, refused: Refused
+) -> None:
+    """As over HTTP. To RabbitMQ only the frame sets a limit, and each binding may then take 128 KiB of its memory."""
+    if place.is_rabbitmq:
+        pytest.skip("a limit of ours")
+    source, target = (channel.exchange(place.name("x"), "headers") for _ in range(2))
+    channel.bind(queue, source, "", {"h": "x" * 65_000})
+    arguments: Any = {"h": "x" * 70_000}
+    for bind in (
+        Queue.Bind(queue=queue, exchange=source, routing_key="", arguments=arguments),
+        Exchange.Bind(source=source, destination=target, routing_key="", arguments=arguments),
+    ):
+        said = refused(bind)
+        assert said.startswith("channel 406 PRECONDITION_FAILED - ")
+        assert "is the most" in said
+    channel.call(Queue.Unbind(queue=queue, exchange=source, routing_key="", arguments=arguments), Queue.UnbindOk)
+
+
 # -- from exchange to exchange ----------------------------------------------------------------------------------------
 
 

@@ -62,6 +62,8 @@ PREDECLARED: Final = {
 }
 # AMQP writes names and keys as short strings.
 NAME_BYTES_MAX: Final = 255
+ARGUMENTS_BYTES_MAX: Final = 64 << 10
+"""Of a binding, as they are kept: there may be very many bindings."""
 STEPS_MAX: Final = 10_000
 """How many exchanges are looked at in one step, for what follows from a binding: some 10 ms."""
 
@@ -337,11 +339,18 @@ def _check_rule(source: Exchange, binding: Binding) -> None:
             "shorten it",
         )
     try:
-        msgspec.msgpack.encode(thaw(binding.arguments))
+        written = msgspec.msgpack.encode(thaw(binding.arguments))
     except (UnicodeEncodeError, OverflowError, TypeError) as error:
         raise InvalidBinding(
             source.name, binding.destination, f"an argument cannot be written ({error})", "give it another value"
         ) from None
+    if len(written) > ARGUMENTS_BYTES_MAX:
+        raise InvalidBinding(
+            source.name,
+            binding.destination,
+            f"its arguments take {len(written)} bytes, and {ARGUMENTS_BYTES_MAX} is the most",
+            "leave some out",
+        )
     if source.settings.kind is ExchangeKind.TOPIC and (count := count_hashes(binding.key)) > HASHES_MAX:
         raise InvalidBinding(
             source.name,
