@@ -144,6 +144,15 @@ def test_info_tells_what_the_broker_is_and_holds(smista: Smista, queue: str) -> 
     assert smista("info").out.splitlines()[1].split()[0] == "version"
 
 
+def test_info_tells_how_many_connections_there_may_be(smista: Smista) -> None:
+    found = smista("info", "--json").json["connections"]
+    assert 1 <= found["open"] <= found["connections_max"] == 10_000
+    assert found["possible"] > 0
+    said = smista("info").out
+    assert "10,000 for each protocol (connections_max)" in said
+    assert f"{found['possible']:,} in all (limit of open files)" in said
+
+
 def test_info_says_why_the_log_is_not_smaller(smista: Smista, queue: str) -> None:
     smista("put", queue, "a")
     log = smista("info", "--json").json["log"]

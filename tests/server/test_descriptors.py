@@ -38,6 +38,12 @@ def test_the_limit_is_raised_and_said(server: ServerProcess) -> None:
     assert limits == (few_files.HARD, few_files.HARD)
     [said] = [line for line in server.lines if "connections_max is more than the limit of open files leaves" in line]
     assert f"connections_possible={few_files.HARD // 2}" in said
+    with Caller(server.address) as http:
+        assert http.call("broker.info")["connections"] == {
+            "open": 1,
+            "connections_max": 10_000,
+            "possible": few_files.HARD // 2,
+        }
 
 
 @pytest.mark.parametrize("protocol", ["http", "amqp"])

@@ -17,7 +17,7 @@ from smista.cli.table import Column, Row
 from smista.cli.text import count, shown_bytes
 
 if TYPE_CHECKING:
-    from smista.client import AsyncClient, QueueStats
+    from smista.client import AsyncClient, ConnectionRoom, QueueStats
 
 commands = typer.Typer()
 
@@ -124,8 +124,18 @@ async def info(client: AsyncClient, output: Output) -> None:
         ("queues", found.queues),
         ("messages", found.messages),
         ("log", shown_bytes(found.log_bytes)),
+        ("connections", _shown_room(found.connections)),
         ("publishes are", "taken" if found.refusal is None else f"refused: {found.refusal}"),
     ]
     output.pairs(pairs, fields)
     if not output.is_json:
         print(f"\nThe log: {why_kept(found.log, found.now_ms)}")
+
+
+def _shown_room(room: ConnectionRoom) -> str:
+    limits = []
+    if room.connections_max is not None:
+        limits.append(f"{room.connections_max:,} for each protocol (connections_max)")
+    if room.possible is not None:
+        limits.append(f"{room.possible:,} in all (limit of open files)")
+    return f"{room.open:,} open" + (f"; at most {', '.join(limits)}" if limits else "")

@@ -3,6 +3,7 @@
 from smista.client.answers import (
     Binding,
     BrokerInfo,
+    ConnectionRoom,
     Exchange,
     ExplainedSettings,
     LogSpace,
@@ -40,6 +41,7 @@ __all__ = [
     "ClientClosed",
     "ConnectionFailed",
     "ConnectionLost",
+    "ConnectionRoom",
     "Death",
     "Delivery",
     "Exchange",

@@ -131,6 +131,16 @@ class LogSpace(msgspec.Struct, frozen=True, kw_only=True):
     """... while it is not larger than this; both 0 while the disk is nearly full."""
 
 
+class ConnectionRoom(msgspec.Struct, frozen=True, kw_only=True):
+    """How many connections the broker has, and may have."""
+
+    open: int = 0
+    connections_max: int | None = None
+    """For HTTP and for AMQP each; None for any number."""
+    possible: int | None = None
+    """For both together: what the limit of open files leaves for them."""
+
+
 class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     namespaces: list[str]
@@ -141,6 +151,7 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     refusal: str | None = None
     """Why publishes are refused just now, if they are."""
     log: LogSpace = LogSpace()
+    connections: ConnectionRoom = ConnectionRoom()
 
 
 class Exchange(msgspec.Struct, frozen=True):

@@ -5,12 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 ANY_NUMBER = 1 << 62
 
 
+class ConnectionRoom(msgspec.Struct):
+    """How many connections there are, and may be."""
+
+    open: int
+    connections_max: int | None
+    """For each listener; null for any number."""
+    possible: int | None
+    """For all together: what the limit of open files leaves for them."""
+
+
 class Places:
-    def __init__(self, most: int = ANY_NUMBER) -> None:
+    def __init__(self, most: int = ANY_NUMBER, each_max: int = ANY_NUMBER) -> None:
+        """`each_max` is what each listener keeps to by itself."""
         self.most = most
+        self._each_max = each_max
         self._counts: list[Callable[[], int]] = []
 
     def count(self, open_count: Callable[[], int]) -> None:
@@ -18,8 +32,16 @@ class Places:
         self._counts.append(open_count)
 
     @property
+    def open_count(self) -> int:
+        return sum([count() for count in self._counts])
+
+    @property
     def is_full(self) -> bool:
-        return sum([count() for count in self._counts]) >= self.most
+        return self.open_count >= self.most
+
+    def room(self) -> ConnectionRoom:
+        each_max, most = (None if number >= ANY_NUMBER else number for number in (self._each_max, self.most))
+        return ConnectionRoom(self.open_count, each_max, most)
 
     @property
     def why_full(self) -> str:

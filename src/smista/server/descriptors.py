@@ -35,4 +35,4 @@ def places(limit: int, connections_max: int) -> Places:
             "connections_max is more than the limit of open files leaves: raise that limit (ulimit -n)",
             extra=fields(connections_max=connections_max, connections_possible=most, open_files_max=limit),
         )
-    return Places(most)
+    return Places(most, connections_max)

@@ -72,6 +72,7 @@ class Server:
         self._log_reader = LogReader(
             None if settings.memory else Path(settings.data).absolute(), timeout_s=settings.bulk_timeout_s
         )
+        self._places = descriptors.places(descriptors.raise_limit(), settings.connections_max)
         self._door = HttpDoor(
             request_bytes_max=settings.request_bytes_max,
             output_bytes_max=settings.output_bytes_max,
@@ -86,9 +87,9 @@ class Server:
                 hosts={settings.host, *names_of_this_machine(), *(settings.allowed_hosts or ())},
                 origins=settings.allowed_origins or (),
             ),
+            places=self._places,
         )
         self._turns = Turns()
-        self._places = descriptors.places(descriptors.raise_limit(), settings.connections_max)
         self._door.sqs = self._sqs = SqsDoor(lambda: self._door.broker, self._sqs_settings())
 
     async def run(self) -> int:

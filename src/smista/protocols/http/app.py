@@ -66,6 +66,7 @@ from smista.protocols.http.held import Held, HeldBytes
 from smista.protocols.http.messages import MessageView
 from smista.protocols.http.staging import Staging
 from smista.protocols.http.stream import Stream
+from smista.protocols.places import Places
 
 logger = logging.getLogger("smista.http")
 
@@ -121,10 +122,12 @@ class HttpDoor:
         staged_total_bytes_max: int = 8 << 30,
         disk_free_bytes_min: int = 0,
         access: Access | None = None,
+        places: Places | None = None,
     ) -> None:
         """`log_reader` reads the broker's log in bulk; without, it is as with a log in memory. Without `access` only
         names of loopback and addresses are served, and no page but our own."""
         self._access = access or Access()
+        self._places = places or Places()
         self.log_reader = log_reader or LogReader(None)
         self._metrics = metrics.SharedPage()
         self.staging = Staging(
@@ -247,7 +250,9 @@ class HttpDoor:
         if decode is None:
             raise unknown_command(request.command)
         command = decode(request.payload if len(bytes(request.payload)) else _EMPTY[came_in])
-        return await self._run(command, scope, Door(self._ready(), self.staging, came_in, written_in), receive)
+        return await self._run(
+            command, scope, Door(self._ready(), self.staging, came_in, written_in, self._places), receive
+        )
 
     async def _run(self, command: Runnable, scope: Scope, door: Door, receive: Receive) -> object:
         if isinstance(command, (Publish, PublishToExchange, PublishBatch)):
@@ -284,7 +289,9 @@ class HttpDoor:
             if command.limit != 1:
                 raise InvalidRequest("`limit` is 1 where a message is asked for as octets; leave it out.")
             command.raw = True
-        answer = await self._run(command, scope, Door(self._ready(), self.staging, came_in, written_in), receive)
+        answer = await self._run(
+            command, scope, Door(self._ready(), self.staging, came_in, written_in, self._places), receive
+        )
         if is_octets:
             await octets.respond_message(send, answer)
             return
@@ -351,6 +358,7 @@ class HttpDoor:
             peer=_peer(scope),
             output_bytes_max=self._output_bytes_max,
             held=held,
+            places=self._places,
         )
         self._streams.add(stream)
         try:

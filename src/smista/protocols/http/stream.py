@@ -57,6 +57,7 @@ from smista.protocols.http.stream_frames import (
     read_frame,
 )
 from smista.protocols.http.stream_subscriptions import Subscriptions
+from smista.protocols.places import Places
 
 T = TypeVar("T")
 logger = logging.getLogger("smista.stream")
@@ -132,6 +133,7 @@ class Stream:
         peer: str,
         output_bytes_max: int,
         held: Held | None = None,
+        places: Places | None = None,
     ) -> None:
         """`held` counts the arrays that are under way, and is released by who gives it."""
         self._held = held or Held(HeldBytes())
@@ -139,7 +141,7 @@ class Stream:
         self._format = spoken
         self._decoders = DECODERS[spoken]
         self._own_decoders = OWN_DECODERS[spoken]
-        self._door = Door(broker, staging, spoken, spoken)
+        self._door = Door(broker, staging, spoken, spoken, places)
         self._receive = receive
         self._output_bytes_max = output_bytes_max
         self._outbox = Outbox(send, is_text=spoken is JSON, bytes_max=output_bytes_max, on_room=self._make_room)

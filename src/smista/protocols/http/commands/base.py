@@ -16,6 +16,7 @@ from smista.engine import Broker
 from smista.protocols.http.bounded import BoundedDecoder
 from smista.protocols.http.errors import InvalidRequest
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
+from smista.protocols.places import Places
 
 if TYPE_CHECKING:
     from smista.protocols.http.staging import Staging
@@ -54,14 +55,22 @@ def _is_absent(value: object) -> bool:
 
 
 class Door:
-    """Where a command came from: the broker it is for, what is staged, and the formats it came in and is answered
-    in."""
+    """Where a command came from: the broker it is for, what is staged, the formats it came in and is answered in, and
+    how many connections there may be."""
 
-    __slots__ = ("answer_format", "broker", "request_format", "staging")
+    __slots__ = ("answer_format", "broker", "places", "request_format", "staging")
 
-    def __init__(self, broker: Broker, staging: Staging, request_format: Format, answer_format: Format) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        staging: Staging,
+        request_format: Format,
+        answer_format: Format,
+        places: Places | None = None,
+    ) -> None:
         self.broker = broker
         self.staging = staging
+        self.places = places or Places()
         self.request_format = request_format
         self.answer_format = answer_format
 

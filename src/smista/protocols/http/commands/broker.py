@@ -9,6 +9,7 @@ import msgspec
 from smista import __version__
 from smista.engine import LogSpace
 from smista.protocols.http.commands.base import Command, Door, command
+from smista.protocols.places import ConnectionRoom
 
 
 class Info(msgspec.Struct):
@@ -22,6 +23,8 @@ class Info(msgspec.Struct):
     """Why publishes are refused just now; null while they are taken."""
     log: LogSpace
     """How much the log holds, and why it is not less."""
+    connections: ConnectionRoom
+    """How many there are, and may be."""
 
 
 @command
@@ -44,4 +47,5 @@ class ShowInfo(Command):
             broker.now_ms(),
             None if refusal is None else str(refusal),
             broker.log_space(),
+            door.places.room(),
         )
