@@ -176,6 +176,10 @@ def test_a_paused_queue_says_so(smista: Smista, queue: str) -> None:
     done = smista("get", queue)
     assert done.code == 4
     assert f"Queue {queue} is paused and hands out nothing; go on by `smista resume {queue}`." in done.err
+    for more in (("--json",), ("--body",), ("--json", "--wait", "10ms")):
+        done = smista("get", queue, *more)
+        assert (done.code, done.out) == (4, "")
+        assert "is paused" in done.err
     smista("resume", queue)
     assert smista("get", queue).code == 0
 

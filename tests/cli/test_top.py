@@ -53,6 +53,15 @@ def press(view: View, *keys: str) -> None:
         view.press(key)
 
 
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_paused_queue_is_marked_on_a_screen_of_any_width(width: int) -> None:
+    view = view_of((stats("orders-of-today", ready=2), Rates()), (stats("parcels", is_paused=True), Rates()))
+    console = Console(width=width, height=24, file=io.StringIO(), record=True)
+    console.print(view.content(width, 24, 0.0))
+    marked = [line.split()[:2] for line in console.export_text().splitlines() if "paused" in line]
+    assert marked == [["parcels", "paused"]]
+
+
 def test_keys_are_read_by_their_names() -> None:
     assert read_keys(b"q?\x1b[A\x1bOB\x1b[5~\x1b[6~ \x1b[H\x1b[F\x1b[1;5C\x1b") == [
         *("q", "?", "up", "down", "page up", "page down", " ", "home", "end", "escape")

@@ -78,7 +78,9 @@ async def get(
         if is_acked:
             await asyncio.gather(*(delivery.ack() for delivery in batch))
     if not found and (await client.stats(queue)).is_paused:
-        raise output.nothing(f"Queue {queue} is paused and hands out nothing; go on by `smista resume {queue}`.")
+        # Also to a program: nothing comes, however long it asks, and that is no empty queue.
+        note(f"Queue {queue} is paused and hands out nothing; go on by `smista resume {queue}`.")
+        raise typer.Exit(ExitCode.NOTHING)
     if not found:
         raise output.nothing(f"Queue {queue} has no message that is ready.")
 

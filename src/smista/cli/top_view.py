@@ -80,8 +80,9 @@ BUSIEST = Sorting("the busiest first", lambda stats, rates: (-sum(rates), -stats
 """At the start, since a screen may not have room for all."""
 COLUMNS = [
     Column("queue", is_flexible=True),
-    *(Column(sorting.heading, is_number=True) for sorting in SORTINGS[1:]),
+    # Beside the name: a screen without room for all leaves out the last columns.
     Column(""),
+    *(Column(sorting.heading, is_number=True) for sorting in SORTINGS[1:]),
 ]
 
 
@@ -197,6 +198,7 @@ class View:
 def row(stats: QueueStats, rates: Rates) -> Row:
     return [
         stats.queue,
+        "paused" if stats.is_paused else "",
         stats.ready,
         stats.in_flight,
         stats.scheduled,
@@ -204,7 +206,6 @@ def row(stats: QueueStats, rates: Rates) -> Row:
         *map(_shown_rate, (rates.published, rates.delivered, rates.failed)),
         shown_duration(stats.oldest_age_ms) if stats.ready else None,
         stats.consumers,
-        "paused" if stats.is_paused else "",
     ]
 
 
