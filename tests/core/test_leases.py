@@ -8,7 +8,7 @@ import pytest
 
 from smista.core.errors import LeaseExpired, MessageNotFound, StaleReceipt
 from smista.core.message import FOREVER_MS
-from smista.core.settings import QueueSettings
+from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.core.settling import receipt_for
 from tests.core import invariants
 from tests.core.bench import DAY_MS, LEASE_MS, Bench, Delivery
@@ -154,6 +154,43 @@ def test_the_receipts_of_a_deleted_queue_are_dead_even_when_it_is_made_again(ord
     with pytest.raises(StaleReceipt, match="deleted"):
         SETTLE[again](orders, stale)
     orders.acknowledge(held)
+
+
+def refusal(orders: Bench, delivery: Delivery) -> str:
+    with pytest.raises(StaleReceipt) as raised:
+        orders.acknowledge(delivery)
+    return str(raised.value)
+
+
+def test_a_stale_receipt_says_what_became_of_its_delivery_and_what_to_do(orders: Bench) -> None:
+    orders.publish(b"x")
+    [first] = orders.receive()
+    orders.pass_time(ms=LEASE_MS)
+    [second] = orders.receive()
+    said = refusal(orders, first)
+    assert "Delivery 1 of the message is over: its lease ran out" in said
+    assert "handed out again since, as delivery 2" in said
+    assert "Extend the lease of slow work, or ask for a longer one." in said
+    orders.release(second)
+    said = refusal(orders, second)
+    assert "Delivery 2 of the message is over: it was released" in said
+    assert "waits in queue 'orders'" in said
+    [third] = orders.receive()
+    orders.nack(third, delay_ms=0)
+    assert "Delivery 3 of the message is over: it was nacked" in refusal(orders, third)
+    [fourth] = orders.receive()
+    orders.acknowledge(fourth)
+    said = refusal(orders, fourth)
+    assert "settled before, by this receipt or by whoever had it after you, or it became a dead letter, " in said
+    assert "There is nothing left to settle" in said
+
+
+def test_the_receipt_of_a_message_that_was_set_aside_says_so() -> None:
+    parking = Bench(QueueSettings(dead_letter=DeadLetterMode.PARK))
+    parking.publish(b"x")
+    [delivery] = parking.receive()
+    parking.nack(delivery, requeue=False)
+    assert "set aside as a dead letter" in refusal(parking, delivery)
 
 
 def test_extending_counts_from_now(orders: Bench) -> None:

@@ -170,7 +170,10 @@ class Delivered(Message, kw_only=True, eq=False):
         """Note that it is being settled, which can be done once."""
         assert self.settler is not None
         if self.is_settled:
-            raise StaleReceipt(f"Delivery {self.delivery_count} of message {self.id} has been settled already.")
+            raise StaleReceipt(
+                f"Delivery {self.delivery_count} of message {self.id} has been settled already, by this program; "
+                "settle each once."
+            )
         self.is_settled = how.lease_ms is None
         return self.settler
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from smista.core.dead_letters import dead_letter, discard, expire
 from smista.core.errors import InvalidArgument, LeaseExpired, MessageNotFound, StaleReceipt
 from smista.core.limits import drops_first
-from smista.core.message import FOREVER_MS, Message, Reason, Receipt, State
+from smista.core.message import FOREVER_MS, Deliveries, Message, Reason, Receipt, State
 from smista.core.queue import Queue, error_text
 from smista.core.receiving import check_lease
 from smista.core.retry import backoff_ms, has_retries_left
@@ -194,20 +194,54 @@ def _acknowledgeable(state: BrokerState, receipt: Receipt) -> tuple[Queue, Messa
 
 def _stale(queue: Queue | None, receipt: Receipt) -> StaleReceipt:
     if queue is None:
-        return StaleReceipt("The receipt's queue has been deleted; its messages went with it.")
+        return StaleReceipt(
+            "The receipt's queue has been deleted, and its messages with it. There is nothing left to settle."
+        )
     message = queue.find(receipt.sequence)
-    if message is None or message.state is State.DEAD:
-        return StaleReceipt(f"The message has left queue {queue.name!r}: it was settled, expired or dead-lettered.")
+    if message is None:
+        return StaleReceipt(
+            f"The message is no longer in queue {queue.name!r}: it was settled before, by this receipt or by whoever "
+            "had it after you, or it became a dead letter, expired or was purged. There is nothing left to settle. "
+            "Extend the lease of slow work, or ask for a longer one."
+        )
+    if message.state is State.DEAD:
+        return StaleReceipt(
+            f"The message has been set aside as a dead letter in queue {queue.name!r}; redrive it to have it delivered "
+            "again."
+        )
     deliveries = message.deliveries
     if deliveries is not None and deliveries.is_open and deliveries.is_named_by(receipt):
         return LeaseExpired(
             f"The lease ran out before this was settled; queue {queue.name!r} will deliver the message again. "
             "Extend the lease of slow work, or ask for a longer one."
         )
+    count = 0 if deliveries is None else deliveries.count
+    if message.state is State.IN_FLIGHT and count > receipt.delivery:
+        since = f"It was handed out again since, as delivery {count}, and whoever has it settles it."
+    else:
+        since = f"It waits in queue {queue.name!r} and will be delivered again."
     return StaleReceipt(
-        f"The receipt names delivery {receipt.delivery}, which is over; the message has since been given back to "
-        f"queue {queue.name!r} or handed out again."
+        f"Delivery {receipt.delivery} of the message is over: {_how_it_ended(deliveries, receipt)}. {since} Extend the "
+        "lease of slow work, or ask for a longer one."
     )
+
+
+_ENDS = {
+    Reason.TIMED_OUT: "its lease ran out",
+    Reason.NACKED: "it was nacked",
+    Reason.VANISHED: "its consumer went away",
+}
+
+
+def _how_it_ended(deliveries: Deliveries | None, receipt: Receipt) -> str:
+    """What ended the delivery that a receipt names. Only failures are kept, and not all of them."""
+    failures = () if deliveries is None else deliveries.failures
+    reasons = [failure.reason for failure in failures if failure.delivery == receipt.delivery]
+    if reasons:
+        return _ENDS.get(reasons[-1], "it failed")
+    if failures and receipt.delivery < failures[0].delivery:
+        return "its lease ran out, or it was nacked or released"
+    return "it was released, or the broker was started again and has forgotten it"
 
 
 def reschedule(state: BrokerState, queue: Queue, sequence: int, due_at_ms: int, *, now_ms: int) -> None:
