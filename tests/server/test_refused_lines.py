@@ -71,16 +71,28 @@ def test_connections_that_are_refused_are_told_with_their_number_in_few_lines() 
         reasons = {
             "http": "not HTTP/1.1",
             "amqp": "not the header of AMQP",
-            "amqp login": "Login was refused",
+            "amqp login": "logins are refused: user 'guest', the password is not right",
             "sqs": "requests are refused: MissingAuthenticationToken",
             "limit": "which is the limit",
         }
         for words in reasons.values():
             eventually(lambda words=words: told(server, words), show=lambda: server.lines)  # type: ignore[misc]
         eventually(lambda: {line["protocol"] for line in told(server, "which is the limit")} == {"http", "amqp"})
-    for words in ("not HTTP/1.1", "not the header of AMQP", "Login was refused"):
+    for words in ("not HTTP/1.1", "not the header of AMQP", "logins are refused"):
         lines = told(server, words)
         assert len(lines) < TRIES / 2
         assert {line["level"] for line in lines} == {"warning"}
         assert all(line["clients"] == {"127.0.0.1": line["count"]} for line in lines)
     assert all("wrong" not in line for line in server.lines)
+
+
+def test_names_that_a_client_makes_up_do_not_hide_why_others_are_refused() -> None:
+    with ServerProcess(None, "--log-format", "json") as server:
+        for number in range(TRIES):
+            with Raw(server.amqp_address) as raw:
+                raw.send(HELLO, start_ok(response=b"\0somebody%d\0secret" % number)).ending()
+        closed_after(server.amqp_address, b"GET / HTTP/1.1\r\n\r\n")
+        eventually(lambda: told(server, "user 'somebody7', there is no such user; only guest is known"))
+        eventually(lambda: told(server, "logins are refused: for many more reasons"))
+        eventually(lambda: told(server, "not the header of AMQP"), show=lambda: server.lines)
+    assert all("secret" not in line for line in server.lines)

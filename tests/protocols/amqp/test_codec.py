@@ -792,7 +792,21 @@ def test_credentials_are_read(mechanism: str, response: bytes, credentials: tupl
         ("guest", "Guest", "127.0.0.1", False),
         ("", "guest", "127.0.0.1", False),
         ("ñ", "guest", "127.0.0.1", False),
+        ("guest\udcff", "\udcff", "127.0.0.1", False),
     ],
 )
 def test_guest_comes_in_from_this_machine_only(name: str, password: str, host: str, is_known: bool) -> None:
-    assert users.is_known(name, password, host) is is_known
+    assert (users.why_refused(name, password, host) is None) is is_known
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "host", "why"),
+    [
+        ("guest", "Guest", "127.0.0.1", "the password is not right"),
+        ("root", "guest", "127.0.0.1", "there is no such user; only guest is known"),
+        ("guest", "guest", "192.0.2.1", "guest may come in from the broker's own machine only"),
+        ("guest", "Guest", "192.0.2.1", "the password is not right"),
+    ],
+)
+def test_a_refused_login_says_why(name: str, password: str, host: str, why: str) -> None:
+    assert users.why_refused(name, password, host) == why

@@ -44,6 +44,7 @@ from smista.protocols.amqp.replies import (
     ChannelClosing,
     ConnectionClosing,
     Ids,
+    LoginRefused,
     frame_error,
     unexpected_frame,
 )
@@ -468,6 +469,8 @@ class AmqpConnection(Reading, asyncio.Protocol):
             return
         if self._handshake.is_running or self.door.is_draining:
             logger.info("connection %s closed: %s", self.peer, error.log_text)
+        elif isinstance(error, LoginRefused):
+            self.door.refusing_logins.note(error.why, self._host)
         else:
             self.door.refusing.note(error.log_text, self._host)
         if self._is_broker_well:

@@ -80,7 +80,9 @@ class AmqpDoor:
         """Deletes those, in slices."""
         self.is_draining = False
         self.refusing = Refusing(logger, protocol="amqp")
-        """Connections that are not let in."""
+        """Connections that are not let in ..."""
+        self.refusing_logins = Refusing(logger, "logins", protocol="amqp")
+        """... and logins, apart from them: clients choose the names in those lines."""
         self._all_left = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         """While publishes are refused and somebody waits for the end of that."""
@@ -124,6 +126,7 @@ class AmqpDoor:
         if self._watching is not None:
             self._watching.cancel()
         self.refusing.close()
+        self.refusing_logins.close()
 
     # -- queues that go by themselves ---------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from smista import __version__
 from smista.protocols.amqp import frames, methods, users
 from smista.protocols.amqp.methods import Method
-from smista.protocols.amqp.replies import ACCESS_REFUSED, CHANNEL_ERROR, NOT_ALLOWED, ConnectionClosing
+from smista.protocols.amqp.replies import CHANNEL_ERROR, NOT_ALLOWED, ConnectionClosing, LoginRefused
 
 if TYPE_CHECKING:
     from smista.protocols.amqp.door import AmqpDoor
@@ -88,19 +88,21 @@ class Handshake:
         capabilities = method.client_properties.get("capabilities")
         self._capabilities = capabilities if isinstance(capabilities, dict) else {}
         credentials = users.read_credentials(method.mechanism, method.response)
-        if credentials is None or not users.is_known(*credentials, self._host):
-            if self.has_capability("authentication_failure_close"):
-                self.state = "refused"
-            raise ConnectionClosing(
-                ACCESS_REFUSED,
-                f"Login was refused using authentication mechanism {method.mechanism}. "
-                "For details see the broker logfile.",
-                ids=(0, 0),
-            )
-        self.user = credentials[0]
+        if credentials is None:
+            ours = users.MECHANISMS.decode().replace(" ", " or ")
+            raise self._refused(method, f"{method.mechanism[:20]!a} cannot be read; log in by {ours}")
+        self.user, password = credentials
+        why = users.why_refused(self.user, password, self._host)
+        if why is not None:
+            raise self._refused(method, f"user {self.user[:40]!a}, {why}")
         self.state = "tuning"
         settings = self._settings
         return methods.ConnectionTune(settings.channel_max, settings.frame_max, settings.heartbeat_s)
+
+    def _refused(self, method: methods.ConnectionStartOk, why: str) -> LoginRefused:
+        if self.has_capability("authentication_failure_close"):
+            self.state = "refused"
+        return LoginRefused(method.mechanism, why)
 
     def _tune(self, method: methods.ConnectionTuneOk) -> None:
         settings = self._settings

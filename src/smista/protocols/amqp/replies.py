@@ -74,6 +74,18 @@ class ConnectionClosing(AmqpError):
     """Closes the connection."""
 
 
+class LoginRefused(ConnectionClosing):
+    """Closes it because nobody may come in so. `why` is for the broker's log; the client is told what RabbitMQ says."""
+
+    def __init__(self, mechanism: str, why: str) -> None:
+        super().__init__(
+            ACCESS_REFUSED,
+            f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",
+            ids=(0, 0),
+        )
+        self.why = why
+
+
 # -- frames and bytes that cannot be, as RabbitMQ shows them ----------------------------------------------------------
 
 SNIPPET_BYTES = 16

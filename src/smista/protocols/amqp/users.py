@@ -43,9 +43,16 @@ def _amqplain(response: bytes) -> tuple[str, str] | None:
     return (name, password) if isinstance(name, str) and isinstance(password, str) else None
 
 
-def is_known(name: str, password: str, peer: str) -> bool:
-    is_guest = hmac.compare_digest(name.encode(), b"guest") & hmac.compare_digest(password.encode(), b"guest")
-    return bool(is_guest) and _is_loopback(peer)
+def why_refused(name: str, password: str, peer: str) -> str | None:
+    """Why somebody may not come in, for the broker's own log: the client is not told. None where they may."""
+    is_guest, is_right = (
+        hmac.compare_digest(said.encode("utf-8", "surrogateescape"), b"guest") for said in (name, password)
+    )
+    if not is_guest:
+        return "there is no such user; only guest is known"
+    if not is_right:
+        return "the password is not right"
+    return None if _is_loopback(peer) else "guest may come in from the broker's own machine only"
 
 
 def _is_loopback(peer: str) -> bool:
