@@ -22,6 +22,7 @@ from smista.core.settings import _RANGES, Backoff, QueueSettings
 from smista.engine import Broker, BrokerSettings
 from smista.errors import BrokerError
 from smista.protocols.http.commands.queues import StatsAnswer
+from tests.cli.test_ways import PAGES as WAYS
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S
 
@@ -186,3 +187,28 @@ def test_one_vocabulary_of_statistics() -> None:
     assert {name for name in ours - {"namespace"} if f"`{name}`" not in text} == set()
     words = page("commands.md").split("## Synap's words")[1]
     assert {name for name in synaps if f"`{name}`" not in words} == set()
+
+
+IMPORT = re.compile(r"^[ `]*from (smista[\w.]*) import ([\w, ]+)|`from (smista[\w.]*) import ([\w, ]+)`", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_everything_that_is_imported_on_a_page_is_there(path: Path) -> None:
+    for first, names, second, others in IMPORT.findall(path.read_text()):
+        module = importlib.import_module(first or second)
+        for name in (names or others).split(","):
+            assert hasattr(module, name.strip()), (path.name, module.__name__, name)
+
+
+TRIED_ELSEWHERE = {
+    "README.md": "here",
+    "engine.md": "here",
+    "client.md": "client/test_pages.py",
+    "worker.md": "client/test_pages.py",
+    **dict.fromkeys(WAYS, "cli/test_ways.py"),
+}
+
+
+def test_every_program_on_a_page_is_run_somewhere() -> None:
+    with_programs = {path.name for path in PAGES if PROGRAM.search(path.read_text())}
+    assert with_programs == set(TRIED_ELSEWHERE)

@@ -1,6 +1,6 @@
 """Smista: a durable message-queue broker.
 
-    from smista import Client, AsyncClient, Worker
+    from smista import Client, AsyncClient, Publication, Worker
 
 What it offers is imported when it is first asked for, so that `import smista` costs nothing; its types stand in
 `__init__.pyi`.
@@ -12,7 +12,7 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "Delivery", "Worker", "__version__"]
+__all__ = ["AsyncClient", "Client", "Delivery", "Publication", "Worker", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -28,8 +28,8 @@ def run(program: str, broker_url: str) -> str:
 
 @pytest.mark.parametrize(
     ("program", "output"),
-    list(zip(PROGRAM.findall(CLIENT), ["margherita\nmarinara\ndiavola\n", "0\n1\n2\n"], strict=True)),
-    ids=["sync", "async"],
+    list(zip(PROGRAM.findall(CLIENT), ["margherita\nmarinara\ndiavola\n", "0\n1\n2\n", "3\n"], strict=True)),
+    ids=["sync", "async", "publications"],
 )
 def test_the_programs_on_the_client_run(program: str, output: str, broker_url: str) -> None:
     assert run(program, broker_url) == output
