@@ -70,13 +70,13 @@ def test_the_lock_file_holds_only_exact_pins_with_hashes() -> None:
 
 def test_the_lock_file_pins_everything_the_project_file_asks_for() -> None:
     pinned = set(re.findall(r"^([a-z0-9-]+)==", LOCK, re.MULTILINE))
-    assert {lock.canonical(line) for line in lock.asked_for(PROJECT)} <= pinned
+    assert {environment.canonical(line) for line in lock.asked_for(PROJECT)} <= pinned
 
 
 def test_every_dependency_has_its_reason_written_down() -> None:
     page = (ROOT / "docs/dependencies.md").read_text()
     explained = set(re.findall(r"^\| ([\w-]+) \| .+ \|$", page, re.MULTILINE)) - {"package"}
-    assert explained == {lock.canonical(line) for line in lock.asked_for(PROJECT)}
+    assert explained == {environment.canonical(line) for line in lock.asked_for(PROJECT)}
 
 
 def test_make_run_says_how_to_use_what_it_starts() -> None:
@@ -88,9 +88,9 @@ def test_make_run_says_how_to_use_what_it_starts() -> None:
 
 def test_running_needs_what_the_project_depends_on_and_none_of_what_tests_need() -> None:
     names = set(re.findall(r"^([\w.-]+)==", environment.to_run(LOCK, PROJECT), re.MULTILINE))
-    assert names >= {lock.canonical(line) for line in PROJECT["project"]["dependencies"]}
+    assert names >= {environment.canonical(line) for line in PROJECT["project"]["dependencies"]}
     assert names >= {"click", "hatchling", "pyarrow", "pygments"}
-    developing = {lock.canonical(line) for line in PROJECT["dependency-groups"]["dev"]} - {"editables"}
+    developing = {environment.canonical(line) for line in PROJECT["dependency-groups"]["dev"]} - {"editables"}
     assert not names & (developing | {"pyspark", "pandas", "grpcio", "botocore"})
 
 

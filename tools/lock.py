@@ -13,7 +13,6 @@ options are used. Run it from the oldest Python we support: newer ones need no p
 """
 
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tools import environment
+from tools.environment import canonical
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 # Best first, as pip expects them; the number is the glibc a wheel needs.
@@ -82,11 +82,11 @@ def asked_for(project: dict[str, Any]) -> list[str]:
 
 
 class Pip:
-    """A pip of its own, so that what is installed here has no say."""
+    """pip in an environment of its own, so that what is installed here has no say."""
 
     def __init__(self, folder: Path) -> None:
         environment.create(folder / "venv")
-        self.python = folder / "venv/bin/python"
+        self.command = environment.pip(folder / "venv")
         self.nowhere = folder / "nowhere"  # pip insists on a target for foreign wheels, dry run or not
 
     def resolve(self, requirements: list[str]) -> Iterator[Package]:
@@ -101,7 +101,7 @@ class Pip:
 
     def _report(self, *arguments: str, may_lack: bool = False) -> Iterator[Package]:
         options = ["-qq", "--disable-pip-version-check", "--dry-run", "--ignore-installed", "--report=-"]
-        command = [str(self.python), "-m", "pip", "install", *options, *arguments]
+        command = [*self.command, "install", *options, *arguments]
         stderr = subprocess.DEVNULL if may_lack else None
         result = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=stderr, text=True)
         if result.returncode != 0:
@@ -121,13 +121,6 @@ def package_of(item: dict[str, Any]) -> Package:
         is_source=not item["download_info"]["url"].endswith(".whl"),
         hashes={item["download_info"]["archive_info"]["hashes"]["sha256"]},
     )
-
-
-def canonical(requirement: str) -> str:
-    """The name at the head of a requirement, in the one spelling that compares equal."""
-    name = re.match(r"[\w.-]+", requirement)
-    assert name is not None, requirement
-    return re.sub(r"[-_.]+", "-", name[0]).lower()
 
 
 def marked(requirement: str) -> tuple[str, str]:

@@ -35,7 +35,7 @@ def test_version(offline: Smista) -> None:
         (["delete"], "Error: Missing argument 'QUEUE'"),
         (["dlq"], "Error: Missing command."),
         (["get", "q", "--wait", "soon"], "'soon' is not a duration; write it as 250ms, 30s, 5m, 1h30m or 2d."),
-        (["get", "q", "-n", "0"], "greater than or equal to 1"),
+        (["get", "q", "-n", "0"], "0 is out of range: at least 1."),
         (["browse", "q", "--since", "soon"], "'soon' is not an instant"),
         (["browse", "q", "--state", "gone"], "gone"),
         (["queues", "--url", "ftp://x"], "'ftp://x' is not the address of a broker"),

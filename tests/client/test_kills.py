@@ -19,7 +19,7 @@ from smista.core.errors import StaleReceipt
 from tests.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
-KILLS = 25 if os.environ.get("SMISTA_LONG") else 5
+KILLS = 25 if os.environ.get("SMISTA_LONG") else 3
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from smista.cli import (
     worker,
 )
 from smista.cli.exits import ExitCode, exit_code_for
-from smista.cli.help import Group
+from smista.cli.help import Group, plain_error
 from smista.cli.output import forget_broken_pipe, note
 from smista.cli.reach import DEFAULT_URL, URL_VARIABLE, AsJson, Namespace, Reach
 from smista.errors import BrokerError
@@ -169,8 +169,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _complain(error: typer.TyperException) -> None:
     """Say what is wrong with the command line, in which command, and where its help is."""
-    # typer says so of what its own choices refuse.
-    note(f"Error: {error.format_message().replace('Value error, ', '')}")
+    note(f"Error: {plain_error(error.format_message())}")
     path = getattr(getattr(error, "ctx", None), "command_path", None)
     if path is not None:
         note(f"Try '{path} --help'.")

@@ -22,7 +22,10 @@ class _Plain:
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]  # of the class beside this one
-        return [re.sub(r"^\{(.*)\}", r"\1", piece) for piece in pieces]
+        parameters: list[Any] = self.get_params(ctx)  # type: ignore[attr-defined]  # of the class beside this one
+        several = {parameter.metavar for parameter in parameters if parameter.nargs == -1}
+        names = (re.sub(r"^\{(.*)\}", r"\1", piece) for piece in pieces)
+        return [f"{name}..." if name.strip("[]") in several else name for name in names]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         parameters: list[Any] = self.get_params(ctx)  # type: ignore[attr-defined]  # of the class beside this one
@@ -70,9 +73,14 @@ def plain(record: tuple[str, str], *, is_argument: bool) -> tuple[str, str]:
 
 def _beside(text: str) -> str:
     """What stands in brackets behind an option's help."""
-    said = []
-    for part in text.split("; "):
-        part = re.sub(r"^default: \((.*)\)$", r"default: \1", part)
-        part = _BETWEEN.sub(r"\1 to \2", part)
-        said.append(_MOST.sub(r"at most \1", _LEAST.sub(r"at least \1", part)))
-    return "; ".join(said)
+    parts = (re.sub(r"^default: \((.*)\)$", r"default: \1", part) for part in text.split("; "))
+    return "; ".join(map(_range, parts))
+
+
+def _range(text: str) -> str:
+    return _MOST.sub(r"at most \1", _LEAST.sub(r"at least \1", _BETWEEN.sub(r"\1 to \2", text)))
+
+
+def plain_error(text: str) -> str:
+    """What typer says of a wrong command line, in plain words."""
+    return re.sub(r"is not in the range (.*)\.$", lambda found: f"is out of range: {_range(found[1])}.", text)
