@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -20,7 +20,7 @@ from smista.core.errors import (
 from smista.core.message import Publication
 from smista.core.settings import QueueSettings
 from smista.engine import BrokerSettings
-from smista.engine.claiming import ClaimView
+from smista.engine.claiming import READ_AT_ONCE, TAKEN_AT_ONCE, ClaimView
 from smista.errors import BrokerError
 from tests.engine.bench import SETTINGS, Bench, MemoryPlace, until
 
@@ -334,14 +334,15 @@ async def test_rows_that_the_log_has_lost_make_reading_an_error_and_come_again(
 # -- how long it takes ------------------------------------------------------------------------------------------------
 
 
-async def longest_turn(stop: asyncio.Event) -> float:
-    """How long the loop was held at most, in seconds of its own: others on the machine do not count."""
-    longest = 0.0
-    while not stop.is_set():
-        before = time.thread_time()
+async def most_in_a_turn(work: Awaitable[object], count: Callable[[], int]) -> int:
+    """By how much something counted changed in one turn of the loop, at most, until some work was done."""
+    task, before, most = asyncio.ensure_future(work), count(), 0
+    while not task.done():
         await asyncio.sleep(0)
-        longest = max(longest, time.thread_time() - before)
-    return longest
+        now = count()
+        before, most = now, max(most, abs(now - before))
+    await task
+    return most
 
 
 @pytest.fixture
@@ -353,15 +354,21 @@ async def many(orders: Bench) -> Bench:
 
 
 async def test_the_loop_is_not_held_while_a_large_claim_is_made_read_and_settled(many: Bench) -> None:
-    spark, stop = Spark(many), asyncio.Event()
-    watching = asyncio.create_task(longest_turn(stop))
-    assert (await spark.claim(0, 20_000)).rows == 20_000
-    assert len(await spark.read(1)) == 20_000
+    spark, rows = Spark(many), 0
+
+    async def read() -> None:
+        nonlocal rows
+        async for batch in await many.broker.read_claim("orders", "spark", 1, session=spark.session):
+            rows += len(batch.bodies)
+            await asyncio.sleep(0)
+
+    assert await most_in_a_turn(spark.claim(0, 20_000), lambda: many.counts()[2]) == TAKEN_AT_ONCE
+    assert many.counts() == (0, 0, 20_000, 0)
+    assert await most_in_a_turn(read(), lambda: rows) == READ_AT_ONCE
+    assert rows == 20_000
     await spark.heartbeat()
-    assert await spark.acknowledge(1) == (20_000, 0)
-    stop.set()
-    # Several times what was measured on a quiet machine.
-    assert await watching < 0.05
+    assert await most_in_a_turn(spark.acknowledge(1), lambda: many.counts()[2]) == TAKEN_AT_ONCE
+    assert many.counts() == (0, 0, 0, 0)
 
 
 async def test_a_consumer_that_was_forgotten_stays_so(orders: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,11 +31,11 @@ from smista.spark.pipelines.manifests import Archive
 from tests.server_process import ServerProcess
 from tests.waiting import SPARK_PATIENCE_S, eventually
 
-COUNT = 200_000 if os.environ.get("SMISTA_LONG") else 10_000
+COUNT = 200_000 if os.environ.get("SMISTA_LONG") else 4_000
 KILLS = 10 if os.environ.get("SMISTA_LONG") else 2
 """Half of them of the broker, half of the driver."""
 QUEUE = "orders"
-PIECE = 500
+PIECE = 200
 REJECTED_EVERY = 97
 
 
