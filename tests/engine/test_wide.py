@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from smista.core.errors import ReachTooWide
-from smista.core.exchanges import Binding, route
+from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings, route
+from smista.core.exchanges.matcher import PASSED
 from smista.core.message import Envelope, Publication, Receipt
 from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.engine import Broker
@@ -182,6 +183,37 @@ async def test_a_dead_letter_for_too_many_queues_is_parked(bench: Bench, monkeyp
     await dying(bench)
     await bench.broker.nack(await held(bench), requeue=False)
     assert bench.counts("dying") == (0, 0, 0, COUNT)
+
+
+async def test_those_for_too_many_queues_are_parked_some_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reach_less(monkeypatch)
+    monkeypatch.setattr("smista.core.exchanges.router.DESTINATIONS_PER_WORK", 1)
+    monkeypatch.setattr("smista.core.dead_letters.WORK_PER_COPY", 1)
+    await dying(bench)
+    work = asyncio.ensure_future(bench.broker.nack(await held(bench), requeue=False))
+    assert await most_in_a_turn(bench.broker, work, lambda broker: broker.stats("dying").dead) == 1
+
+
+@pytest.mark.parametrize("how", ["rejected", "expired"])
+async def test_dead_letters_that_pass_very_many_exchanges_go_some_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("smista.core.dead_letters.WORK_PER_COPY", PASSED)
+    for number in range(WIDTH):
+        await bench.broker.declare_exchange(f"x{number}", ExchangeSettings(ExchangeKind.FANOUT))
+        await bench.broker.bind(Binding.to_exchange("amq.topic", f"x{number}", "#"))
+    await bench.broker.bind(Binding.to_queue("x0", "q0"))
+    await bench.declare("dying", QueueSettings(dead_letter_exchange="amq.topic", message_ttl_ms=10_000))
+    if how == "rejected":
+        work: asyncio.Future[Any] = asyncio.ensure_future(bench.broker.nack(await held(bench), requeue=False))
+    else:
+        await bench.broker.publish("dying", [Publication(b"x")] * COUNT)
+        bench.pass_time(ms=20_000)
+        work = asyncio.ensure_future(until(lambda: not any(bench.counts("dying"))))
+    assert await most_in_a_turn(bench.broker, work, lambda broker: broker.message_count("q0")) == 1
+    assert bench.counts("q0") == (COUNT, 0, 0, 0)
 
 
 # -- the lane ---------------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class BrokerState:
         self.next_exchange = 1
         self.next_sequence = 1
         self.looked_at = 0
-        """How many queues were looked at for dead letters that they did not take."""
+        """How many queues were looked at for dead letters that they did not take, and what it took to find them."""
         self.woken: dict[Queue, None] = {}
         """Queues in which something became ready while somebody was waiting; the engine empties it."""
         self.purged: list[Messages] = []

@@ -89,6 +89,7 @@ def route(
                 queues = cast("tuple[str, ...]", start.matcher.match(routing_key, headers, work))
                 if queues:
                     if queues_max is not None and len(queues) > queues_max:
+                        work.done += len(queues) // DESTINATIONS_PER_WORK
                         raise ReachTooWide(start.name, "queues", queues_max)
                     return Route(queues)
                 if start.settings.alternate is None:
