@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import pytest
 
 from smista.core.declaring import alter_queue, bind, declare_exchange, declare_queue
 from smista.core.errors import (
     DeadLetterCycle,
     InvalidArgument,
+    InvalidExchange,
     InvalidName,
     InvalidSettings,
     NamespaceNotFound,
@@ -19,7 +22,16 @@ from smista.core.errors import (
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeReserved, ExchangeSettings
 from smista.core.fan_out import publish_to_exchange
 from smista.core.message import Publication
-from smista.core.settings import DEFAULT, IfExists, QueueSettings
+from smista.core.settings import (
+    DEFAULT,
+    Backoff,
+    DeadLetterMode,
+    DeduplicationScope,
+    IfExists,
+    Overflow,
+    PriorityPolicy,
+    QueueSettings,
+)
 from tests.core import invariants
 from tests.core.bench import LEASE_MS, Bench
 
@@ -94,6 +106,51 @@ def test_settings_that_make_no_sense_are_named(orders: Bench, settings: dict[str
         orders.declare("other", QueueSettings(**settings))  # type: ignore[arg-type]  # wrong on purpose
     assert any(name in str(invalid.value) for name in settings)
     assert not orders.has_queue("other")
+
+
+@pytest.mark.parametrize(
+    ("setting", "choices"),
+    [
+        ("dead_letter", DeadLetterMode),
+        ("dedup_scope", DeduplicationScope),
+        ("overflow", Overflow),
+        ("priority_policy", PriorityPolicy),
+        ("retry_backoff", Backoff),
+    ],
+)
+@pytest.mark.parametrize("is_a_choice", [False, True])
+def test_a_choice_is_not_given_as_text(
+    orders: Bench, setting: str, choices: type[StrEnum], *, is_a_choice: bool
+) -> None:
+    """Text equals its choice, and is none of them wherever one is asked for: such a queue would do something else."""
+    value = [*choices][-1].value if is_a_choice else "text"
+    settings = QueueSettings(**{setting: value})  # type: ignore[arg-type]  # wrong on purpose
+    for give in (lambda: orders.declare("other", settings), lambda: orders.alter(settings)):
+        with pytest.raises(InvalidSettings) as invalid:
+            give()
+        assert setting in str(invalid.value)
+        assert all(one.value in str(invalid.value) for one in choices)
+        if is_a_choice:
+            assert f"Setting {setting} is the text '{value}'; give it one of {choices.__name__}: " in str(invalid.value)
+    assert not orders.has_queue("other")
+    assert orders.queue.settings == DEFAULT
+
+
+def test_all_settings_that_are_a_choice_are_known(orders: Bench) -> None:
+    choices = [name for name in QueueSettings.__struct_fields__ if isinstance(getattr(DEFAULT, name), StrEnum)]
+    assert choices == ["retry_backoff", "dead_letter", "overflow", "dedup_scope", "priority_policy"]
+
+
+def test_what_to_do_where_a_queue_exists_is_one_of_the_choices(orders: Bench) -> None:
+    kept = declare_queue(orders.state, "orders", QueueSettings(lease_ms=7), if_exists="keep", now_ms=orders.now_ms)  # type: ignore[arg-type]  # as text
+    assert kept is orders.queue
+    with pytest.raises(InvalidArgument, match=r"if_exists is the text 'kill'; .* SAME \(same\), KEEP \(keep\)"):
+        declare_queue(orders.state, "orders", if_exists="kill", now_ms=orders.now_ms)  # type: ignore[arg-type]
+
+
+def test_the_kind_of_an_exchange_is_not_given_as_text(orders: Bench) -> None:
+    with pytest.raises(InvalidExchange, match=r"its kind is 'fanout'.* ExchangeKind: DIRECT \(direct\), FANOUT"):
+        declare_exchange(orders.state, "all", ExchangeSettings("fanout"))  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128, "line\nbreak", "\x00", 5, None, b"bytes"])

@@ -15,7 +15,7 @@ from smista.core.errors import DeadLetterCycle, InvalidArgument, QueueDiffers, Q
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings
 from smista.core.limits import is_over
 from smista.core.queue import Queue
-from smista.core.settings import DEFAULT, IfExists, QueueSettings, check_name, check_settings, differences
+from smista.core.settings import DEFAULT, IfExists, QueueSettings, check_name, check_settings, differences, no_choice
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState, Namespace
 
 
@@ -32,10 +32,12 @@ def declare_queue(
     check_name("namespace", namespace)
     if type(settings) is not QueueSettings:
         raise InvalidArgument(f"Settings are QueueSettings, not {type(settings).__name__}.")
+    if if_exists not in tuple(IfExists):
+        raise InvalidArgument(no_choice("if_exists", if_exists, IfExists))
     space = state.namespaces.get(namespace)
     present = None if space is None else space.queues.get(name)
     if present is not None:
-        if if_exists is IfExists.KEEP:
+        if if_exists == IfExists.KEEP:
             # A mistake is one, though nothing would come of it here.
             check_settings(settings)
         elif not is_same(present.declared, settings):

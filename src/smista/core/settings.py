@@ -115,6 +115,12 @@ class QueueSettings(
 
 DEFAULT = QueueSettings()
 
+_CHOICES: dict[str, type[enum.StrEnum]] = {
+    field.name: field.type
+    for field in msgspec.structs.fields(QueueSettings)
+    if isinstance(field.type, type) and issubclass(field.type, enum.StrEnum)
+}
+
 # field: (least, most), None is allowed where the field's type allows it
 _RANGES: dict[str, tuple[float, float]] = {
     "lease_ms": (0, FOREVER_MS),
@@ -146,6 +152,11 @@ def check_settings(settings: QueueSettings) -> None:
     except (msgspec.ValidationError, TypeError) as error:
         said = explained(error, QueueSettings, place="the queue's settings")
         raise InvalidSettings(f"A setting is not valid: {said}") from None
+    for field, choices in _CHOICES.items():
+        value = getattr(settings, field)
+        # Text equals its choice, and is not that choice wherever one is asked for.
+        if type(value) is not choices:
+            raise InvalidSettings(no_choice(f"Setting {field}", value, choices))
     for field, (least, most) in _RANGES.items():
         value = getattr(settings, field)
         if value is not None and not least <= value <= most:
@@ -176,6 +187,13 @@ def check_settings(settings: QueueSettings) -> None:
         check_text("dead_letter_routing_key", settings.dead_letter_routing_key)
     if settings.dead_letter_routing_key is not None and settings.dead_letter_exchange is None:
         raise InvalidSettings("A dead_letter_routing_key needs a dead_letter_exchange.")
+
+
+def no_choice(name: str, value: object, choices: type[enum.StrEnum]) -> str:
+    """What is said of a value that is none of the choices."""
+    given = f"the text {value!a:.80}" if type(value) is str else f"{value!a:.80}"
+    names = ", ".join(f"{one.name} ({one.value})" for one in choices)
+    return f"{name} is {given}; give it one of {choices.__name__}: {names}."
 
 
 def check_text(name: str, value: object) -> None:

@@ -50,7 +50,7 @@ class DeclaringBroker(StagingBroker):
         """The queue's number, which stays its own: another queue of its name, later, has another."""
         now_ms = self._enter()
         queue = declaring.declare_queue(
-            self._state, name, settings, if_exists=IfExists(if_exists), namespace=namespace, now_ms=now_ms
+            self._state, name, settings, if_exists=if_exists, namespace=namespace, now_ms=now_ms
         )
         self._after()
         return queue.number

@@ -159,6 +159,9 @@ class Topology:
         except (msgspec.ValidationError, TypeError) as error:
             said = explained(error, ExchangeSettings, place="the exchange's settings").removesuffix(".")
             raise InvalidExchange(name, f"a setting is not valid ({said})", "give each its type") from None
+        if type(settings.kind) is not ExchangeKind:
+            kinds = ", ".join(f"{kind.name} ({kind.value})" for kind in ExchangeKind)
+            raise InvalidExchange(name, f"its kind is {settings.kind!a:.80}", f"give it one of ExchangeKind: {kinds}")
         if settings.alternate is not None:
             if not _fits(settings.alternate):
                 raise InvalidExchange(name, "its alternate has no name that an exchange can have", "name another")
