@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from smista.core import dead_letters
 from smista.core.errors import InvalidArgument, QueueDeleted
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
-from smista.core.message import Envelope, Publication
+from smista.core.message import Envelope, Message, Publication
+from smista.core.queue import Queue
 from smista.core.settings import DeadLetterMode, DeduplicationScope, Overflow, QueueSettings
+from smista.core.state import BrokerState
 from smista.engine import FOREVER_MS, Broker, BrokerSettings, Delivery
 from smista.errors import BrokerClosed, OutcomeUnknown
 from smista.log import MemoryLog
@@ -49,6 +52,27 @@ async def test_a_consumer_that_fails_keeps_nobody_from_being_served(orders: Benc
         orders.broker.publish_now(name, [Publication(b"x")])
     await until(lambda: len(consumer.deliveries) == 4)
     assert [str(fault) for fault in faults] == ["a consumer's fault"]
+
+
+async def test_a_message_that_cannot_be_let_go_keeps_no_other_from_it(
+    orders: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context.get("exception")))
+
+    def fail_for_the_second(state: BrokerState, queue: Queue, message: Message, *, now_ms: int) -> None:
+        if message.body == b"1":
+            raise RuntimeError("our own fault")
+        dead_letters.expire(state, queue, message, now_ms=now_ms)
+
+    monkeypatch.setattr("smista.core.due.expire", fail_for_the_second)
+    await orders.declare("short", QueueSettings(message_ttl_ms=10_000, dead_letter=DeadLetterMode.DROP))
+    poll = asyncio.ensure_future(orders.broker.receive("orders", wait_ms=10_000))
+    await orders.broker.publish("short", [Publication(b"%d" % number) for number in range(4)])
+    orders.pass_time(ms=20_000)
+    await until(lambda: orders.counts("short") == (1, 0, 0, 0))
+    assert await poll == []
+    assert [str(fault) for fault in faults] == ["our own fault"]
 
 
 async def test_a_consumer_may_publish_as_it_is_served(orders: Bench) -> None:

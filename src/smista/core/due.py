@@ -49,12 +49,19 @@ def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float 
                 _claim_due(state, entry, now_ms, chance)
             else:
                 foreign.append(entry)
+    except BaseException:
+        # The others' time must not be forgotten with the one that failed; nobody hears of these now.
+        _put_back(state, foreign, now_ms)
+        raise
     finally:
-        # Also where one of them failed: the others' time must not be forgotten with it.
-        for later in others[done:]:
-            if later.deadline_ms is not None:
-                state.calendar.add(later, later.deadline_ms, now_ms)
+        _put_back(state, others[done:], now_ms)
     return foreign
+
+
+def _put_back(state: BrokerState, entries: Sequence[Entry], now_ms: int) -> None:
+    for entry in entries:
+        if entry.deadline_ms is not None:
+            state.calendar.add(entry, entry.deadline_ms, now_ms)
 
 
 def _become_ready(state: BrokerState, due: Sequence[Entry], now_ms: int) -> list[Entry]:

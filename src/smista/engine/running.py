@@ -406,6 +406,13 @@ class RunningBroker:
             self._timer_at_ms = 0
             self._timer = self._loop.call_later(0.05, self._deadline)
             return
+        try:
+            self._do_due(now_ms)
+        finally:
+            # Also where something failed: what is left has no other timer.
+            self._after()
+
+    def _do_due(self, now_ms: int) -> None:
         end_s = time.perf_counter() + SLICE_S
         while self._state.calendar.is_behind(now_ms):
             for entry in run_due(self._state, now_ms=now_ms, limit=SLICE, chance=random.random()):
@@ -418,7 +425,6 @@ class RunningBroker:
                 self._timer_at_ms = 0
                 self._timer = self._loop.call_later(BREATH_S, self._deadline)
                 break
-        self._after()
 
     # -- called back --------------------------------------------------------------------------------------------------
 
