@@ -66,7 +66,7 @@ def _check_bytes(state: BrokerState, queue: Queue) -> None:
     held = sum(message.body_bytes for message in queue.messages())
     assert queue.body_bytes == held, f"{queue.name}: counts {queue.body_bytes} bytes and holds {held}"
     for table, counted in ((queue.ready, queue.ready_bytes), (queue.dead, queue.dead_bytes)):
-        there = sum(message.body_bytes for message in table.values()) if queue.settings.max_bytes is not None else 0
+        there = sum(message.body_bytes for message in table.values())
         assert counted == there, f"{queue.name}: counts {counted} bytes in a table that has {there}"
 
 

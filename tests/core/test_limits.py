@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from smista.core.browsing import Filter
 from smista.core.entering import Placed
 from smista.core.errors import MessageTooLarge, QueueFull
+from smista.core.governing import set_policy
 from smista.core.message import Publication, Reason, State
+from smista.core.policies import Policy
 from smista.core.rate import RateLimit
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
+from smista.core.table import Table
 from tests.core import invariants
 from tests.core.bench import START_MS, Bench, bodies
 
@@ -21,6 +25,35 @@ def test_a_full_queue_refuses_and_stays_as_it_is() -> None:
         bench.publish(b"too many")
     assert bench.receive_bodies() == [b"0", b"1"]
     assert bench.stats().rejected_total == 1
+
+
+@pytest.mark.parametrize("by", ["alter", "policy"])
+@pytest.mark.parametrize("ready_only", [False, True])
+def test_a_limit_of_bytes_comes_to_a_queue_without_counting_what_is_in_it(
+    monkeypatch: pytest.MonkeyPatch, by: str, *, ready_only: bool
+) -> None:
+    """There may be millions of messages, and it is one step."""
+    settings = QueueSettings(dead_letter=DeadLetterMode.PARK, limit_ready_only=ready_only)
+    bench = Bench(settings)
+    bench.publish(b"dead")
+    bench.reject(bench.receive_one())
+    bench.publish(b"in flight")
+    bench.receive_one()
+    bench.publish(b"scheduled", delay_ms=1000)
+    bench.publish(b"ready")
+    with monkeypatch.context() as patched:
+        patched.setattr(Table, "values", None)
+        patched.setattr(Table, "items", None)
+        if by == "alter":
+            bench.alter(msgspec.structs.replace(settings, max_bytes=100))
+        else:
+            governing = set_policy(bench.state, "/", Policy("p", "*", 0, {"max_bytes": 100}))
+            governing.go_on(100, now_ms=bench.now_ms)
+        assert bench.queue.settings.max_bytes == 100
+    assert bench.queue.limited_bytes == len(b"ready" if ready_only else b"in flight" b"scheduled" b"ready")
+    bench.purge(ready_only=True)
+    assert bench.queue.limited_bytes == (0 if ready_only else len(b"in flight" b"scheduled"))
+    invariants.check(bench.state)
 
 
 def test_the_limit_counts_what_is_ready_scheduled_and_in_flight_but_not_what_is_dead() -> None:

@@ -105,7 +105,8 @@ class Queue:
         self.dead: Messages = Table()
         self.body_bytes = 0
         self.ready_bytes = self.dead_bytes = 0
-        """How many of them are in these two tables; counted only where there is a limit for bytes."""
+        """How many of them are in these two tables. Counted also where no limit asks for it: one may come while there are
+        millions of messages, and nobody may stop to count those."""
         self.counters = Counters()
         self.line: ReadyLine | FairLine | None = None
         self.fair: FairLine | None = None
@@ -142,10 +143,6 @@ class Queue:
         return self.ready_bytes if self.settings.limit_ready_only else self.body_bytes - self.dead_bytes
 
     @property
-    def _counts_bytes(self) -> bool:
-        return self.settings.max_bytes is not None
-
-    @property
     def message_count(self) -> int:
         return self.depth + len(self.dead)
 
@@ -173,14 +170,14 @@ class Queue:
     def insert(self, message: Message, now_ms: int) -> None:
         """A message enters: published, moved here from another queue, or read from the log."""
         body = message.body
-        self.body_bytes += len(body) if type(body) is bytes else message.body_bytes
+        body_bytes = len(body) if type(body) is bytes else message.body_bytes
+        self.body_bytes += body_bytes
         if message.ready_at_ms > now_ms:
             message.state = SCHEDULED
             self.scheduled[message.sequence] = message
         else:
             self.ready[message.sequence] = message
-            if self._counts_bytes:
-                self.ready_bytes += message.body_bytes
+            self.ready_bytes += body_bytes
         if not self.is_attached:
             return
         if self.groups is None and message.expires_at_ms is None and message.state is READY:
@@ -194,6 +191,7 @@ class Queue:
     def insert_ready(self, messages: Sequence[Message], body_bytes: int) -> None:
         """Many of one priority enter at once, where there are no groups and none of them ever expires."""
         self.body_bytes += body_bytes
+        self.ready_bytes += body_bytes
         if len(messages) == 1:
             [message] = messages
             self.ready[message.sequence] = message
@@ -206,7 +204,12 @@ class Queue:
 
     def restore(self, message: Message) -> None:
         """A message is read from the log in the state it had there."""
-        self.body_bytes += message.body_bytes
+        body_bytes = message.body_bytes
+        self.body_bytes += body_bytes
+        if message.state is READY:
+            self.ready_bytes += body_bytes
+        elif message.state is DEAD:
+            self.dead_bytes += body_bytes
         self.tables()[_TABLE_OF[message.state]][message.sequence] = message
 
     def lease(self, message: Message, deadline_ms: int | None, now_ms: int, run: int = 0) -> None:
@@ -225,7 +228,7 @@ class Queue:
         sequence = message.sequence
         if self.ready.pop(sequence, None) is None:
             self.scheduled.pop(sequence, None)
-        elif self._counts_bytes:
+        else:
             self.ready_bytes -= message.body_bytes
         message.state = IN_FLIGHT
         self.in_flight[sequence] = message
@@ -239,9 +242,11 @@ class Queue:
 
     def lease_all(self, messages: Sequence[Message], now_ms: int, run: int) -> None:
         """Many that were taken off the line go to a consumer; the caller sets their deadlines."""
-        first_count = wait_ms = 0
+        first_count = wait_ms = body_bytes = 0
         taken: dict[int, Message] = {}
         for message in messages:
+            body = message.body
+            body_bytes += len(body) if type(body) is bytes else message.body_bytes
             deliveries = message.deliveries
             if deliveries is None:
                 message.deliveries = Deliveries(1, 0, now_ms, now_ms, True, run)
@@ -263,8 +268,7 @@ class Queue:
         counters.delivered += len(messages)
         self.ready.remove_all(taken)
         self.in_flight.add_all(taken)
-        if self._counts_bytes:
-            self.ready_bytes -= sum([message.body_bytes for message in messages])
+        self.ready_bytes -= body_bytes
 
     def extend(self, message: Message, deadline_ms: int | None, now_ms: int) -> None:
         if not self.is_attached:
@@ -374,13 +378,12 @@ class Queue:
         message.state = DEAD
         self.body_bytes += message.body_bytes
         self.dead[message.sequence] = message
-        if self._counts_bytes:
-            self.dead_bytes += message.body_bytes
+        self.dead_bytes += message.body_bytes
 
     def take_all(self, *, ready_only: bool) -> list[Messages]:
         """Empty the queue at once, whatever its depth; the caller frees what was in it at leisure."""
         if ready_only:
-            self.body_bytes = self._bytes_beside_ready()
+            self.body_bytes -= self.ready_bytes
             taken = [self.ready]
             self.ready = Table()
             self.ready_bytes = 0
@@ -402,13 +405,6 @@ class Queue:
             self._rebuild_groups()
         return taken
 
-    def _bytes_beside_ready(self) -> int:
-        """The bodies of all that is not ready, counted on the side where there are fewer."""
-        others = (self.scheduled, self.in_flight, self.dead)
-        if len(self.ready) < self.message_count - len(self.ready):
-            return self.body_bytes - sum(message.body_bytes for message in self.ready.values())
-        return sum(message.body_bytes for table in others for message in table.values())
-
     # -- indexes ------------------------------------------------------------------------------------------------------
 
     def attach(self, now_ms: int) -> None:
@@ -420,7 +416,6 @@ class Queue:
         if self.settings.rate_limit is not None:
             self.rate = RateLimit(self.settings.rate_limit, now_ms)
         self.ready = _in_sequence(self.ready)
-        self._count_bytes()
         self._rebuild_groups()
         groups = self.groups
         if self.settings.fair:
@@ -449,15 +444,6 @@ class Queue:
             self.rate = None if settings.rate_limit is None else RateLimit(settings.rate_limit, now_ms)
         if self.line is not None:
             self.line.is_weighted = settings.priority_policy is PriorityPolicy.WEIGHTED
-        if (settings.max_bytes is None) != (before.max_bytes is None):
-            self._count_bytes()
-
-    def _count_bytes(self) -> None:
-        """How many bytes are ready and how many dead, where that is asked for."""
-        self.ready_bytes = self.dead_bytes = 0
-        if self._counts_bytes:
-            self.ready_bytes = self.body_bytes - self._bytes_beside_ready()
-            self.dead_bytes = sum(message.body_bytes for message in self.dead.values())
 
     def look_at(self, at_ms: int, now_ms: int) -> None:
         """Have the queue itself looked after at `at_ms`, unless that happens sooner anyway."""
@@ -545,20 +531,17 @@ class Queue:
                 self.fair.let_go(message)
         elif state is READY:
             del self.ready[message.sequence]
-            if self._counts_bytes:
-                self.ready_bytes -= message.body_bytes
+            self.ready_bytes -= message.body_bytes
         elif state is SCHEDULED:
             del self.scheduled[message.sequence]
         elif state is DEAD:
             del self.dead[message.sequence]
-            if self._counts_bytes:
-                self.dead_bytes -= message.body_bytes
+            self.dead_bytes -= message.body_bytes
 
     def _enter_ready(self, message: Message) -> None:
         message.state = READY
         self.ready[message.sequence] = message
-        if self._counts_bytes:
-            self.ready_bytes += message.body_bytes
+        self.ready_bytes += message.body_bytes
 
 
 def _in_sequence(table: Messages) -> Messages:

@@ -218,6 +218,7 @@ class Recovery:
         queue.ready, queue.scheduled = shell.ready, shell.scheduled
         queue.in_flight, queue.dead = shell.in_flight, shell.dead
         queue.body_bytes, queue.dedup = shell.body_bytes, shell.dedup
+        queue.ready_bytes, queue.dead_bytes = shell.ready_bytes, shell.dead_bytes
 
     def _queue_deleted(self, data: memoryview) -> None:
         record = records.unpack(data, QueueDeletedRecord)
