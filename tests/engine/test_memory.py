@@ -1,4 +1,4 @@
-"""Memory that was freed goes back to the system."""
+"""What the broker holds in memory counts; memory that was freed goes back to the system."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ import sys
 
 import pytest
 
+from smista.core.queue import FAILURES_KEPT
+from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.core.state import BrokerState
 from smista.engine.kept_blocks import DROPPED_MAX, Kept, KeptBlocks
 from smista.engine.memory import AGAIN_S, FREED_BYTES, MemoryReturn
+from smista.engine.settings import BrokerSettings
+from smista.errors import LowMemory
+from tests.engine.bench import Bench, MemoryPlace, until
+
+ERROR = "e" * 1000
 
 EMPTIED = """
 import asyncio, sys, time
@@ -131,3 +138,104 @@ def test_memory_is_not_given_back_again_and_again(hands: Hands) -> None:
         hands.now_s += 1
     assert due == [[False, True]] + [[False, False]] * (int(AGAIN_S) - 1)
     assert memory_return.is_due(0), "what was freed meanwhile is not forgotten"
+
+
+# -- what is known of failures ------------------------------------------------------------------------------------------
+
+
+def held(bench: Bench) -> int:
+    return bench.broker.measures().held_bytes
+
+
+async def fail(bench: Bench, count: int, queue: str = "failing") -> None:
+    for _ in range(count):
+        await bench.broker.nack([(await bench.receive_one(queue)).receipt], delay_ms=0, error=ERROR)
+
+
+async def failing(bench: Bench, **settings: object) -> int:
+    """A queue with one message that was not delivered yet; how much is held without it."""
+    await bench.declare("failing", QueueSettings(max_retries=None, **settings))  # type: ignore[arg-type]
+    before = held(bench)
+    await bench.publish(b"x", queue="failing")
+    return before
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("how", ["acknowledged", "purged", "deleted", "queue deleted"])
+async def test_failures_count_until_their_message_goes(orders: Bench, how: str, *, durable: bool) -> None:
+    broker = orders.broker
+    before = await failing(orders, durable=durable)
+    await fail(orders, 1)
+    first = held(orders)
+    assert first > before + len(ERROR)
+    await fail(orders, FAILURES_KEPT - 1)
+    assert held(orders) - first >= len(ERROR) * (FAILURES_KEPT - 1)
+    most = held(orders)
+    await fail(orders, 3)
+    assert held(orders) == most, "no more of them are kept"
+    if how == "acknowledged":
+        await orders.acknowledge(await orders.receive_one("failing"))
+    elif how == "purged":
+        await broker.purge("failing")
+    elif how == "deleted":
+        await broker.delete_message("failing", (await orders.receive_one("failing")).id)
+    else:
+        await broker.delete_queue("failing")
+    await until(lambda: held(orders) == before)
+
+
+@pytest.mark.parametrize("mode", [DeadLetterMode.MOVE, DeadLetterMode.PARK])
+async def test_failures_of_dead_letters_count_also_after_a_restart(orders: Bench, mode: DeadLetterMode) -> None:
+    """And after they were sent back, and died again."""
+    await orders.declare("failing_dlq")
+    before = await failing(orders, dead_letter=mode)
+    where = "failing" if mode is DeadLetterMode.PARK else "failing_dlq"
+    for _ in range(2):
+        await fail(orders, 4)
+        await orders.reject(await orders.receive_one("failing"), error=ERROR)
+        assert held(orders) > before + 5 * len(ERROR)
+        await orders.broker.redrive(where)
+    await orders.reject(await orders.receive_one("failing"), error=ERROR)
+    assert held(orders) - before < 5 * len(ERROR), "dying in the same way again leaves one death, the last"
+    history = orders.broker._keeper.recorder.history_bytes
+    assert history > len(ERROR)
+    await orders.restart()
+    assert orders.broker._keeper.recorder.history_bytes == history
+    await orders.broker.purge(where)
+    await until(lambda: not orders.broker._keeper.held().messages)
+
+
+async def test_what_the_copies_of_a_dead_letter_share_counts_until_the_last_of_them_goes() -> None:
+    bench = Bench(MemoryPlace())
+    await bench.open()
+    names = [f"q{number}" for number in range(10)]
+    for name in names:
+        await bench.declare(name, QueueSettings(dead_letter=DeadLetterMode.PARK))
+    await bench.fanout("dead", *names)
+    before = await failing(bench, dead_letter_exchange="dead")
+    await fail(bench, 20)
+    history = held(bench) - before
+    await bench.reject(await bench.receive_one("failing"), error=ERROR)
+    assert history < held(bench) - before < 2 * history
+    # One of them dies once more.
+    await bench.reject(await bench.receive_one("q0"), error=ERROR)
+    assert held(bench) - before < 2 * history
+    for name in names[1:]:
+        await bench.broker.purge(name)
+    await until(lambda: held(bench) - before < history + 4 * len(ERROR))
+    assert held(bench) - before > history
+    await bench.broker.purge("q0")
+    await until(lambda: held(bench) == before)
+    assert not bench.broker._keeper.recorder._sharers
+    await bench.broker.close()
+
+
+async def test_failures_fill_the_memory_as_messages_do() -> None:
+    bench = Bench(MemoryPlace(), BrokerSettings(disk_free_bytes_min=0, watch_interval_s=0.01, memory_bytes_max=20_000))
+    await bench.open()
+    await failing(bench)
+    await fail(bench, 20)
+    await until(lambda: isinstance(bench.broker.refusal, LowMemory))
+    await bench.acknowledge(await bench.receive_one("failing"))
+    await until(lambda: bench.broker.refusal is None)
+    await bench.broker.close()

@@ -11,7 +11,7 @@ from collections import Counter
 
 from smista.core.message import FOREVER_MS, Message
 from smista.core.queue import Queue
-from smista.engine.accounts import KEPT_BYTES, LARGE_BYTES, live_bytes
+from smista.engine.accounts import KEPT_BYTES, LARGE_BYTES, Accounts, live_bytes
 from smista.engine.consumers import Subscription
 from tests.core import invariants
 from tests.simulation.blame import where
@@ -90,6 +90,7 @@ def _check_accounts(world: World) -> None:
     live: Counter[int] = Counter()
     resident = kept = 0
     shared: set[int] = set()
+    histories = Accounts()
     moved: dict[int, int] = {}
     if world.state.purged:
         world.blame.say("purged memory is never freed", f"{len(world.state.purged)} tables")
@@ -97,6 +98,7 @@ def _check_accounts(world: World) -> None:
         world.blame.say("left to be done, and nobody does it", " ".join(queue.name for queue in world.state.crowded))
     for queue in world.state.queues.values():
         for message in queue.messages():
+            histories.count_history(message)
             properties = message.envelope.properties
             kept += KEPT_BYTES + (0 if id(properties) in shared else len(properties))
             if len(properties) >= LARGE_BYTES:
@@ -122,6 +124,9 @@ def _check_accounts(world: World) -> None:
         world.blame.say("resident bytes do not add up", f"counted {recorder.resident_bytes}, there are {resident}")
     if recorder.kept_bytes != kept:
         world.blame.say("bytes in memory do not add up", f"counted {recorder.kept_bytes}, there are {kept}")
+    if recorder.history_bytes != histories.history_bytes:
+        counted, there = recorder.history_bytes, histories.history_bytes
+        world.blame.say("bytes of histories do not add up", f"counted {counted}, there are {there}")
     remembered = sum(queue.dedup.bytes for queue in world.state.queues.values() if queue.dedup is not None)
     if world.state.remembered.bytes != remembered:
         world.blame.say("remembered ids do not add up", f"{world.state.remembered.bytes}, there are {remembered}")

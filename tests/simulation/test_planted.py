@@ -54,6 +54,7 @@ FAULTS: list[tuple[Plant, str, set[str]]] = [
     (planted.keep_what_nobody_wants, "paging", {"in flight and held by nobody"}),
     (planted.forget_to_wake, "alone", {"a consumer waits in vain"}),
     (planted.count_bytes_wrongly, "paging", {"resident bytes do not add up"}),
+    (planted.keep_old_histories, "limits", {"bytes of histories do not add up"}),
     (planted.trust_old_receipts, "limits", {"taken from its holder", "a stale receipt had an effect"}),
     (planted.keep_after_restart, "reclaiming", {"in flight for ever and held by nobody"}),
     (planted.forget_the_rest, "alone", {"a policy never reaches all queues"}),

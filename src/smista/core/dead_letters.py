@@ -132,8 +132,9 @@ def park(
 ) -> None:
     """Set a message aside where it is, in state dead."""
     fate = Fate(reason, failed_by, error_text(error), now_ms)
-    state.journal.parked(queue, message, fate)
+    state.journal.dying(message)
     apply_parked(queue, message, fate)
+    state.journal.parked(queue, message, fate)
 
 
 def _move_to(
@@ -153,6 +154,7 @@ def _move_to(
     moved = _restart(message, targets[0], sequence, fate.at_ms)
     if address is not None:
         moved.envelope = readdressed(message.envelope, *address)
+    state.journal.dying(message)
     apply_moved(source, message, targets[0], moved, fate)
     state.journal.moved(source, message, targets[0], moved, fate)
     if address is not None:

@@ -114,6 +114,9 @@ class Journal:
         again begins. The answer holds for that transition."""
         return True
 
+    def dying(self, message: Message) -> None:
+        """No record: a message is about to be moved or parked, and its history to become another one."""
+
     def between(self) -> None:
         """No record: one transition is over and the next has not begun, so what was noted until here may become durable
         without what follows. Called in loops over messages, so that no block grows without bound."""

@@ -3,10 +3,12 @@
     live       of each block, what messages in it are still there; a block with nothing alive can be dropped
     resident   bodies that are in memory
     kept       what messages take in memory beside their bodies
+    history    what is known of their failed deliveries, and of the queues they died in
 
 Large properties that several messages share, the copies of a fan-out, are in memory once and count once: a thousand
-copies of a message with a long list of receivers would else seem to fill the memory. They are known by the object,
-which a message keeps for as long as it is there. Bodies count for each message: they can be paged out.
+copies of a message with a long list of receivers would else seem to fill the memory. So do deaths, which the copies of
+a dead letter share. They are known by the object, which a message keeps for as long as it is there. Bodies count for
+each message: they can be paged out.
 
 Each is kept up to date as messages come and go, so that nobody ever has to count.
 """
@@ -16,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from smista.core.caches import SMALL_BYTES
-from smista.core.message import Message
+from smista.core.message import Death, Failure, Message, Reason
+from smista.core.queue import FAILURES_KEPT
 
 MESSAGE_BYTES = 48
 """What a message costs in the log beside body and properties, about."""
@@ -24,10 +27,22 @@ KEPT_BYTES = 400
 """What a message takes in memory beside its body and properties: 250 bytes while it is ready, 380 in flight."""
 LARGE_BYTES = SMALL_BYTES + 1
 """From where on shared properties count once. Smaller ones may be cached, and then be another object that is equal."""
+FAILURE_BYTES = 170
+"""What a failed delivery takes beside what its consumer said of it ..."""
+DEATH_BYTES = 200
+"""... and a death beside its failures."""
 
 
 def live_bytes(message: Message) -> int:
     return message.body_bytes + len(message.envelope.properties) + MESSAGE_BYTES
+
+
+def failure_bytes(error: str) -> int:
+    return FAILURE_BYTES + (len(error) if error.isascii() else 4 * len(error))
+
+
+def failures_bytes(failures: Sequence[Failure]) -> int:
+    return sum([failure_bytes(failure.error) for failure in failures])
 
 
 class Accounts:
@@ -43,9 +58,11 @@ class Accounts:
         self.resident_bytes = 0
         """Bytes of bodies in memory ..."""
         self.kept_bytes = 0
-        """... and of all else that messages take there."""
-        self._sharers: dict[int, tuple[bytes, int]] = {}
-        """Large properties, by identity: they themselves, and how many messages have them."""
+        """... and of all else that messages take there ..."""
+        self.history_bytes = 0
+        """... but for their histories, which few have."""
+        self._sharers: dict[int, tuple[object, int, int]] = {}
+        """Large properties and deaths, by identity: they themselves, their size, and how many messages have them."""
 
     def count_in(self, message: Message) -> None:
         """A message lives in block `message.position` from now on."""
@@ -92,23 +109,50 @@ class Accounts:
     def count_kept(self, message: Message, copies: int = 1) -> None:
         """So many messages with the same properties are there."""
         properties = message.envelope.properties
-        self.kept_bytes += KEPT_BYTES * copies
-        if len(properties) < LARGE_BYTES:
-            self.kept_bytes += len(properties) * copies
-            return
-        _, sharers = self._sharers.get(id(properties), (properties, 0))
-        self._sharers[id(properties)] = properties, sharers + copies
-        if not sharers:
-            self.kept_bytes += len(properties)
+        self.kept_bytes += KEPT_BYTES * copies + self._share(properties, len(properties), copies)
 
-    def _freed_bytes(self, properties: bytes) -> int:
-        """What it frees that a message with these large properties is gone."""
-        _, sharers = self._sharers[id(properties)]
+    def _share(self, thing: object, size: int, copies: int = 1) -> int:
+        """What it takes that so many more messages have a thing of this size."""
+        if size < LARGE_BYTES:
+            return size * copies
+        _, _, sharers = self._sharers.get(id(thing), (thing, size, 0))
+        self._sharers[id(thing)] = thing, size, sharers + copies
+        return 0 if sharers else size
+
+    def _unshare(self, thing: object, size: int) -> int:
+        """What it frees that a message with such a thing is gone."""
+        if size < LARGE_BYTES:
+            return size
+        _, _, sharers = self._sharers[id(thing)]
         if sharers > 1:
-            self._sharers[id(properties)] = properties, sharers - 1
+            self._sharers[id(thing)] = thing, size, sharers - 1
             return 0
-        del self._sharers[id(properties)]
-        return len(properties)
+        del self._sharers[id(thing)]
+        return size
+
+    def count_history(self, message: Message, copies: int = 1) -> None:
+        """All that is known of a message's failures so far is in memory; so many messages have the same deaths."""
+        for death in message.deaths:
+            self.history_bytes += self._share(death, self._death_bytes(death), copies)
+        self.history_bytes += _own_bytes(message) * copies
+
+    def uncount_history(self, message: Message) -> None:
+        for death in message.deaths:
+            self.history_bytes -= self._unshare(death, self._death_bytes(death))
+        self.history_bytes -= _own_bytes(message)
+
+    def _death_bytes(self, death: Death) -> int:
+        """Of a large one it was found before: a dead letter may have thousands of copies, and hundreds of failures."""
+        known = self._sharers.get(id(death))
+        return DEATH_BYTES + failures_bytes(death.failures) if known is None else known[1]
+
+    def count_failure(self, message: Message, reason: Reason, error: str) -> None:
+        """A delivery is about to end, and to enter its message's history, if it failed."""
+        if message.deliveries is not None and reason is not Reason.RELEASED:
+            failures = message.deliveries.failures
+            self.history_bytes += failure_bytes(error)
+            if len(failures) >= FAILURES_KEPT:
+                self.history_bytes -= failure_bytes(failures[0].error)
 
     def count_forgotten(self, messages: Sequence[Message]) -> None:
         """Messages are gone for good."""
@@ -127,8 +171,18 @@ class Accounts:
                 position, size = message.position, 0
             properties = message.envelope.properties
             own_bytes = len(properties)
-            properties_bytes += own_bytes if own_bytes < LARGE_BYTES else self._freed_bytes(properties)
+            properties_bytes += own_bytes if own_bytes < LARGE_BYTES else self._unshare(properties, own_bytes)
             size += body_bytes + own_bytes + MESSAGE_BYTES
             message.position = 0
         self._count_out(position, size)
         self.kept_bytes -= properties_bytes + KEPT_BYTES * len(messages)
+        if self.history_bytes:
+            for message in messages:
+                self.uncount_history(message)
+
+
+def _own_bytes(message: Message) -> int:
+    """What the failures take that are not a death's: those of one that is parked are."""
+    failures = () if message.deliveries is None else message.deliveries.failures
+    is_parked = bool(message.deaths) and message.deaths[-1].failures is failures
+    return 0 if is_parked else failures_bytes(failures)

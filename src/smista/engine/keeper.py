@@ -135,7 +135,7 @@ class Keeper:
     def held(self) -> Held:
         """What the broker holds in memory: what `memory_bytes_max` is held against."""
         recorder = self.recorder
-        messages_bytes = recorder.resident_bytes + recorder.kept_bytes
+        messages_bytes = recorder.resident_bytes + recorder.kept_bytes + recorder.history_bytes
         return Held(messages_bytes, self._remembered.bytes, sum(bytes_of() for bytes_of in self.held_elsewhere))
 
     @property

@@ -463,6 +463,7 @@ class Recorder(Accounts, Journal):
     ) -> None:
         if queue.settings.durable:
             self.note(records.given_back(queue.number, message.sequence, at_ms, due_at_ms, reason, error))
+        self.count_failure(message, reason, error)
         self._let_go((message,))
 
     def became_ready(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
@@ -487,6 +488,7 @@ class Recorder(Accounts, Journal):
 
     def parked(self, queue: Queue, message: Message, fate: Fate) -> None:
         self._on_dead_letter(queue, fate.reason)
+        self.count_history(message)
         if queue.settings.durable:
             self.note(
                 records.parked(
@@ -506,6 +508,7 @@ class Recorder(Accounts, Journal):
     def moved(self, source: Queue, message: Message, target: Queue, copy: Message, fate: Fate) -> None:
         if fate.reason is not Reason.REDRIVEN:
             self._on_dead_letter(source, fate.reason)
+        self.count_history(copy)
         self._let_go((message,))
         self.moved_messages[copy.number] = copy
         if not source.settings.durable:
@@ -552,6 +555,7 @@ class Recorder(Accounts, Journal):
             copy.body = body
             copy.position = 0
         self.count_resident(copy for _, copy in copies)
+        self.count_history(original, len(copies))
         lasting = [copy for target, copy in copies if target.settings.durable]
         if lasting:
             self.placed(lasting, body, entered_at_ms=original.ready_at_ms)
@@ -561,6 +565,8 @@ class Recorder(Accounts, Journal):
             self.note(records.purged(queue.number, at_ms, cut, count, ready_only=ready_only))
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    dying = Accounts.uncount_history
 
     def between(self) -> None:
         self._on_between()

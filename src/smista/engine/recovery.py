@@ -165,6 +165,7 @@ class Recovery:
             for message in queue.messages():
                 recorder.count_in(message)
                 recorder.count_kept(message)
+                recorder.count_history(message)
                 if type(message.body) is bytes:
                     recorder.resident_bytes += len(message.body)
                 if message.sequence != message.number:
