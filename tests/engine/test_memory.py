@@ -140,7 +140,7 @@ def test_memory_is_not_given_back_again_and_again(hands: Hands) -> None:
     assert memory_return.is_due(0), "what was freed meanwhile is not forgotten"
 
 
-# -- what is known of failures ------------------------------------------------------------------------------------------
+# -- what is known of failures ----------------------------------------------------------------------------------------
 
 
 def held(bench: Bench) -> int:

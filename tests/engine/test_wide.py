@@ -8,14 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from smista.core.errors import ReachTooWide
+from smista.core.dead_letters import _find_way
+from smista.core.errors import QueueDeleted, QueueFull, ReachTooWide
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings, route
 from smista.core.exchanges.matcher import PASSED
 from smista.core.message import Envelope, Publication, Receipt
-from smista.core.settings import DeadLetterMode, QueueSettings
-from smista.engine import Broker
+from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
+from smista.engine import Broker, Published
 from smista.engine.lane import Lane
-from tests.engine.bench import Bench, MemoryPlace, until
+from tests.engine.bench import Bench, MemoryPlace, stored, until
 
 WIDTH = 60
 COUNT = 8
@@ -214,6 +215,112 @@ async def test_dead_letters_that_pass_very_many_exchanges_go_some_at_a_time(
         work = asyncio.ensure_future(until(lambda: not any(bench.counts("dying"))))
     assert await most_in_a_turn(bench.broker, work, lambda broker: broker.message_count("q0")) == 1
     assert bench.counts("q0") == (COUNT, 0, 0, 0)
+
+
+# -- what is published to a full queue --------------------------------------------------------------------------------
+
+SETS_ASIDE = [Overflow.DEAD_LETTER_OLDEST, Overflow.DEAD_LETTER_NEWEST]
+
+
+async def full(bench: Bench, name: str, overflow: Overflow) -> None:
+    """A queue that holds all it may; what it sets aside goes to all the others."""
+    await bench.declare(name, QueueSettings(max_depth=1, overflow=overflow, dead_letter_exchange="amq.fanout"))
+    await bench.publish(b"first", queue=name)
+
+
+@pytest.mark.parametrize("overflow", SETS_ASIDE)
+async def test_a_batch_that_has_very_many_queues_get_dead_letters_enters_some_at_a_time(
+    bench: Bench, overflow: Overflow
+) -> None:
+    await full(bench, "full", overflow)
+    batch = [Publication(b"%d" % number) for number in range(COUNT)]
+    work = asyncio.ensure_future(bench.broker.publish("full", batch, batch_id="b"))
+    assert await most_in_a_turn(bench.broker, work) <= WIDTH + 2
+    await all_dead(bench)
+    is_oldest = overflow is Overflow.DEAD_LETTER_OLDEST
+    assert [isinstance(one, Published) for one in await work] == [is_oldest] * COUNT
+    expected = [b"first", *(one.body for one in batch)]
+    assert await bench.bodies(queue="q0") == (expected[:-1] if is_oldest else expected[1:])
+    assert await bench.bodies(queue="full") == [expected[-1] if is_oldest else expected[0]]
+
+
+async def test_a_batch_that_was_cut_is_recognised(bench: Bench) -> None:
+    await full(bench, "full", Overflow.DEAD_LETTER_OLDEST)
+    batch = [Publication(b"%d" % number) for number in range(COUNT)]
+    first = await bench.broker.publish("full", batch, batch_id="b")
+    again = await bench.broker.publish("full", batch, batch_id="b")
+    assert [stored(one).number for one in again] == [stored(one).number for one in first]
+    await all_dead(bench)
+
+
+async def test_a_queue_that_is_deleted_refuses_what_is_left_of_a_batch(bench: Bench) -> None:
+    await full(bench, "full", Overflow.DEAD_LETTER_OLDEST)
+    work = asyncio.ensure_future(bench.broker.publish("full", [Publication(b"x")] * COUNT))
+    await asyncio.sleep(0)
+    await bench.broker.delete_queue("full")
+    results = await work
+    assert isinstance(results[0], Published)
+    assert isinstance(results[-1], QueueDeleted)
+
+
+@pytest.mark.parametrize("overflow", SETS_ASIDE)
+async def test_a_batch_that_may_not_wait_leaves_what_has_to_leave_to_later_turns(
+    bench: Bench, overflow: Overflow
+) -> None:
+    await full(bench, "full", overflow)
+    before = placed(bench.broker)
+    refused = bench.broker.publish_alike_now("full", [b"x"] * COUNT, Publication(b""))
+    assert len(refused) == (0 if overflow is Overflow.DEAD_LETTER_OLDEST else COUNT)
+    assert placed(bench.broker) - before <= COUNT + 3 * WIDTH
+    assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) == WIDTH
+    assert bench.counts("full") == (1, 0, 0, 0)
+
+
+@pytest.mark.parametrize("may_wait", [True, False])
+async def test_a_batch_whose_dead_letters_nobody_takes_is_refused_some_at_a_time(
+    bench: Bench, *, may_wait: bool
+) -> None:
+    for number in range(WIDTH):
+        await bench.broker.alter_queue(f"q{number}", QueueSettings(max_depth=1))
+    await bench.broker.publish_to_exchange("amq.fanout", Publication(b"full"))
+    await full(bench, "full", Overflow.DEAD_LETTER_OLDEST)
+    before, batch = tried(bench.broker), [Publication(b"x")] * COUNT
+    if may_wait:
+        work = asyncio.ensure_future(bench.broker.publish("full", batch))
+        assert await most_in_a_turn(bench.broker, work, tried) == WIDTH
+        results = await work
+    else:
+        results = bench.broker.publish_now("full", batch)
+        assert tried(bench.broker) - before == WIDTH
+    assert [type(one) for one in results] == [QueueFull] * COUNT
+    assert bench.counts("full") == (1, 0, 0, 0)
+
+
+@pytest.mark.parametrize("overflow", SETS_ASIDE)
+async def test_a_message_for_several_full_queues_whose_dead_letters_go_to_very_many(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, overflow: Overflow
+) -> None:
+    names = [f"full{number}" for number in range(COUNT)]
+    for name in names:
+        await full(bench, name, overflow)
+    looked_for = 0
+
+    def find_way(*given: Any) -> Any:
+        nonlocal looked_for
+        looked_for += 1
+        return _find_way(*given)
+
+    monkeypatch.setattr("smista.core.dead_letters._find_way", find_way)
+    before = placed(bench.broker)
+    bench.broker.publish_to_queues_now(names, Publication(b"x"))
+    assert placed(bench.broker) - before <= COUNT + 3 * WIDTH
+    assert looked_for <= 4
+    # Not by `counts`: each call of the broker that looks at a queue does some of what is left.
+    q0 = bench.broker._state.queue("q0")
+    work = asyncio.ensure_future(until(lambda: q0.message_count == COUNT))
+    assert await most_in_a_turn(bench.broker, work) <= 2 * WIDTH
+    await all_dead(bench)
+    assert {bench.counts(name) for name in names} == {(1, 0, 0, 0)}
 
 
 # -- the lane ---------------------------------------------------------------------------------------------------------

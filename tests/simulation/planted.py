@@ -128,7 +128,7 @@ def enter_one_after_the_other(patch: Patch) -> None:
         )
         results: list[Placed] = []
         for name in found.queues:
-            decided = decide(state, namespace.queues[name], publication, {}, now_ms)
+            decided = decide(state, namespace.queues[name], publication, {}, state.work, now_ms)
             results += store(state, [decided], publication, now_ms)
         return results
 

@@ -117,7 +117,9 @@ def can_set_aside(state: BrokerState, queue: Queue, message: Message, fate: Fate
     mode = queue.settings.dead_letter
     if mode in (DeadLetterMode.DROP, DeadLetterMode.MOVE_OR_DROP):
         return True
-    return mode in MOVES and _find_way(state, queue, message, fate, count).is_open
+    way = _find_way(state, queue, message, fate, count) if mode in MOVES else NO_WAY
+    state.looked_at += len(way.targets)
+    return way.is_open
 
 
 def park(

@@ -6,6 +6,10 @@ message that is refused has changed nothing, and one that goes to several queues
 
 The caller notes what entered, since several may share a record. Whatever leaves to make room leaves before: none of its
 records is about a message that is not noted yet.
+
+To ask whether dead letters would be taken, to make room by them and to set aside what is refused may be very much work,
+for each message. Where it was in one step (see `is_much`), the rest of the step is *hurried*: what was found last goes
+for all that follows, and what has to leave leaves later, see `trimming`.
 """
 
 from __future__ import annotations
@@ -40,9 +44,16 @@ Result = Placed | BrokerError
 
 
 def let_in(
-    state: BrokerState, queue: Queue, publication: Publication, now_ms: int, sent_as: str | None = None
+    state: BrokerState,
+    queue: Queue,
+    publication: Publication,
+    now_ms: int,
+    sent_as: str | None = None,
+    *,
+    is_open: bool | None = None,
 ) -> tuple[Message | None, Placed]:
-    """Let a publication in, or raise why not. The caller notes the message; None where it was stored before."""
+    """Let a publication in, or raise why not. The caller notes the message; None where it was stored before. `is_open`
+    where it is hurried, as in `admit`."""
     check_publication(state, queue, publication)
     key = dedup_key(queue.settings, publication)
     duplicate = find_duplicate(
@@ -52,8 +63,9 @@ def let_in(
         queue.counters.duplicates += 1
         return None, duplicate
     if queue.settings.is_limited:
-        admit(state, queue, len(publication.body), now_ms)
-        make_room(state, queue, len(publication.body), now_ms)
+        admit(state, queue, len(publication.body), now_ms, is_open=is_open)
+        if is_open is None:
+            make_room(state, queue, len(publication.body), now_ms)
     message = store(state, queue, publication, key, now_ms, sent_as)
     return message, placed(queue, message, now_ms)
 
@@ -76,8 +88,10 @@ def find_duplicate(
     return Placed(found.number, found.created_at_ms, 0, queue.name, not is_again)
 
 
-def admit(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int) -> None:
-    """Raise why a queue does not take one more body, if it does not. Changes nothing: others may refuse it yet."""
+def admit(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int, *, is_open: bool | None = None) -> None:
+    """Raise why a queue does not take one more body, if it does not. Changes nothing: others may refuse it yet.
+
+    `is_open` says whether its oldest would be taken as a dead letter; None asks those who would."""
     if has_room(queue, body_bytes):
         return
     overflow = queue.settings.overflow
@@ -85,8 +99,10 @@ def admit(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int) -> Non
     if overflow not in MAKES_ROOM or goes is None or not can_make_room(queue, body_bytes):
         raise _full(queue)
     # Parked here it would make no room. If others could not go before, they have to go too.
-    fate = Fate(Reason.OVERFLOW, None, "", now_ms)
-    if overflow is Overflow.DEAD_LETTER_OLDEST and not can_set_aside(state, queue, goes, fate, 1 + over_by(queue)):
+    if is_open is None and overflow is Overflow.DEAD_LETTER_OLDEST:
+        fate = Fate(Reason.OVERFLOW, None, "", now_ms)
+        is_open = can_set_aside(state, queue, goes, fate, 1 + over_by(queue))
+    if overflow is Overflow.DEAD_LETTER_OLDEST and not is_open:
         raise QueueFull(f"Queue {queue.name!r} is full and no dead-letter queue takes its oldest; empty one of them.")
 
 
@@ -142,13 +158,25 @@ def _enter(state: BrokerState, queue: Queue, publication: Publication, now_ms: i
     return message
 
 
-def refuse(state: BrokerState, queue: Queue, publication: Publication, error: BrokerError, now_ms: int) -> None:
+def refuse(
+    state: BrokerState,
+    queue: Queue,
+    publication: Publication,
+    error: BrokerError,
+    now_ms: int,
+    *,
+    is_hurried: bool = False,
+) -> None:
     """Count a publish that failed, and set the message aside where the queue wants that of what it has no room for."""
     queue.counters.rejected += 1
     if isinstance(error, QueueFull) and queue.settings.overflow is Overflow.DEAD_LETTER_NEWEST:
         message = _enter(state, queue, publication, now_ms)
         state.journal.enqueued(queue, (message,), now_ms)
-        turn_away(state, queue, message, now_ms)
+        if is_hurried:
+            state.beyond.setdefault(queue, []).append(message)
+            state.crowd(queue)
+        else:
+            turn_away(state, queue, message, now_ms)
 
 
 def _full(queue: Queue) -> QueueFull:

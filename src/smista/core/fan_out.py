@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from smista.core.checks import BATCH_ID_LENGTH_MAX, check_id, check_publication
+from smista.core.dead_letters import is_much
 from smista.core.declaring import look_after
 from smista.core.dedup import dedup_key, sent_key
 from smista.core.entering import Placed, Result, admit, find_duplicate, placed, refuse, store
@@ -66,7 +67,8 @@ def publish_to_exchange(
         return [result]
     sent_as = None if batch_id is None else sent_key(batch_id, 0)
     keys: _Keys = {}
-    decided = [_decide(state, queue, publication, keys, now_ms, sent_as) for queue in queues]
+    since = state.work
+    decided = [_decide(state, queue, publication, keys, since, now_ms, sent_as) for queue in queues]
     for queue in queues:
         queue.used_at_ms = now_ms
     return _store(state, decided, publication, now_ms, sent_as)
@@ -77,18 +79,20 @@ def publish_to_queues(
 ) -> list[Result]:
     """Publish one message to several queues, each for itself: one that refuses it does not keep it from the others."""
     keys: _Keys = {}
+    since = state.work
     decided: list[_Decided] = []
     refused: dict[Queue, BrokerError] = {}
     for queue in queues:
         if is_use:
             queue.used_at_ms = now_ms
         try:
-            decided.append(_decide(state, queue, publication, keys, now_ms))
+            decided.append(_decide(state, queue, publication, keys, since, now_ms))
         except BrokerError as error:
             refused[queue] = error
     stored = iter(_store(state, decided, publication, now_ms))
     for queue, refusal in refused.items():
-        refuse(state, queue, publication, refusal, now_ms)
+        is_hurried = is_much(state, since, len(queues))
+        refuse(state, queue, publication, refusal, now_ms, is_hurried=is_hurried)
     return [refused[queue] if queue in refused else next(stored) for queue in queues]
 
 
@@ -107,9 +111,17 @@ def publish_promised_to_several(
 
 
 def _decide(
-    state: BrokerState, queue: Queue, publication: Publication, keys: _Keys, now_ms: int, sent_as: str | None = None
+    state: BrokerState,
+    queue: Queue,
+    publication: Publication,
+    keys: _Keys,
+    since: int,
+    now_ms: int,
+    sent_as: str | None = None,
 ) -> _Decided:
-    """Raise why a queue does not take a message. Nothing changes: others may refuse it yet."""
+    """Raise why a queue does not take a message. Nothing changes: others may refuse it yet.
+
+    `since`: what `state.work` was when the first queue was asked."""
     settings = queue.settings
     known = keys.get(id(settings))
     if known is None:
@@ -121,7 +133,7 @@ def _decide(
         has_own_id = publication.envelope.deduplication_id is not None
         duplicate = find_duplicate(queue, key, now_ms, sent_as, has_own_id=has_own_id)
     if duplicate is None and settings.is_limited:
-        admit(state, queue, len(publication.body), now_ms)
+        admit(state, queue, len(publication.body), now_ms, is_open=True if is_much(state, since) else None)
     return queue, key, duplicate
 
 

@@ -16,9 +16,11 @@ from collections.abc import Sequence
 import msgspec
 
 from smista.core.checks import BATCH_ID_LENGTH_MAX, check_id, check_publication
+from smista.core.dead_letters import is_much
 from smista.core.declaring import look_after
 from smista.core.dedup import Seen, batch_key, dedup_key, sent_key
 from smista.core.entering import Placed, Result, find_duplicate, let_in, refuse, remember, seen_before, store
+from smista.core.errors import QueueFull
 from smista.core.limits import has_room
 from smista.core.message import PLAIN, Envelope, Message, Publication
 from smista.core.queue import Queue
@@ -43,12 +45,15 @@ def publish(
     *,
     batch: Batch | None = None,
     is_use: bool = True,
+    is_cut: bool = False,
     now_ms: int,
 ) -> list[Result]:
     """Publish to one queue; one result per publication, in order.
 
     Within the queue's deduplication window the same messages under the same batch id are not stored again. Without
-    `is_use` a queue that is deleted when nobody uses it does not live longer for this.
+    `is_use` a queue that is deleted when nobody uses it does not live longer for this. With `is_cut` there are fewer
+    results where some, or what had to make room for them, became dead letters in very many queues, or would have: the
+    others are not published yet.
     """
     if is_use:
         queue.used_at_ms = now_ms
@@ -63,19 +68,26 @@ def publish(
         return _publish_plain(state, queue, publications, batch, None, now_ms)
     results: list[Result] = []
     entered: list[Message] = []
+    since, is_open = state.work, True
     for place, publication in enumerate(publications, 0 if batch is None else batch.first):
+        is_hurried = is_much(state, since, len(results))
+        if is_hurried and is_cut:
+            break
         if entered and queue.settings.is_limited and not has_room(queue, len(publication.body)):
             # What makes room notes records of its own; those of this batch come first.
             _note_entered(state, queue, entered, now_ms)
             entered = []
         sent_as = None if batch is None else sent_key(batch.id, place)
         try:
-            message, answer = let_in(state, queue, publication, now_ms, sent_as)
+            known = is_open if is_hurried else None
+            message, answer = let_in(state, queue, publication, now_ms, sent_as, is_open=known)
         except BrokerError as error:
-            refuse(state, queue, publication, error, now_ms)
+            refuse(state, queue, publication, error, now_ms, is_hurried=is_hurried)
             results.append(error)
+            is_open = is_open and not isinstance(error, QueueFull)
             continue
         results.append(answer)
+        is_open = True
         if message is not None:
             entered.append(message)
     _note_entered(state, queue, entered, now_ms)

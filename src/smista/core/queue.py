@@ -105,8 +105,8 @@ class Queue:
         self.dead: Messages = Table()
         self.body_bytes = 0
         self.ready_bytes = self.dead_bytes = 0
-        """How many of them are in these two tables. Counted also where no limit asks for it: one may come while there are
-        millions of messages, and nobody may stop to count those."""
+        """How many of them are in these two tables. Counted also where no limit asks for it: one may come while there
+        are millions of messages, and nobody may stop to count those."""
         self.counters = Counters()
         self.line: ReadyLine | FairLine | None = None
         self.fair: FairLine | None = None

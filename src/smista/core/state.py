@@ -90,8 +90,8 @@ class BrokerState:
         self.fleeting: dict[Queue, list[Message]] = {}
         """Messages of theirs whose time to live was over as they entered: for those who wait already, or for nobody."""
         self.beyond: dict[Queue, list[Message]] = {}
-        """Dead letters that entered beyond the limits of queues that refuse what does not fit: for those who wait
-        already, or refused after all."""
+        """What entered beyond the limits of queues that refuse what does not fit: dead letters, for those who wait
+        already, or refused after all; and what was refused and is to be set aside, in a step that was long enough."""
         self.remembered = Tally()
         """How much memory the deduplication memory of all queues takes."""
         self.run = 0
@@ -100,7 +100,7 @@ class BrokerState:
         self.next_exchange = 1
         self.next_sequence = 1
         self.looked_at = 0
-        """How many queues were looked at for dead letters that they did not take, and what it took to find them."""
+        """How many queues were looked at for dead letters that did not enter them, and what it took to find them."""
         self.woken: dict[Queue, None] = {}
         """Queues in which something became ready while somebody was waiting; the engine empties it."""
         self.purged: list[Messages] = []

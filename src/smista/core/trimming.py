@@ -10,6 +10,7 @@ more than its limits say, and is left in `state.crowded`. So it is also where
   same is true of a message whose time to live is over as it enters. Both need the consumers, whom the core does not
   know, and serving them is a transition of its own;
 - nothing may be refused any more: staged rows, messages that come back, dead letters, a limit that was lowered;
+- a step has made dead letters in very many queues, and more would follow (see `entering`);
 - a dead letter comes to a queue that has consumers, counts only what nobody holds, and refuses what does not fit. They
   come many at a time, and in RabbitMQ one by one: whether one fits is known when those have got what came before it.
   What is still beyond the limits then, newest first, is refused after all.

@@ -1,7 +1,8 @@
 """Publishing on a running broker: the rules are in `core/publishing`, here is what enters in one step.
 
-A batch enters whole, so in one block, unless that would be too much for a block, or its queue has to serve its
-consumers in between to know what fits.
+A batch enters whole, so in one block, unless that would be too much for a block, its queue has to serve its consumers
+in between to know what fits, or messages of a full queue become dead letters in very many others for it. Then the rest
+of it waits for its turn.
 """
 
 from __future__ import annotations
@@ -44,7 +45,12 @@ class PublishingBroker(DeclaringBroker):
         again. Raises where nothing at all was stored: no such queue, disk or memory low, broker stopped.
         """
         await self.room()
-        results = self.publish_now(queue, publications, batch_id=batch_id, namespace=namespace)
+        results = self.publish_now(queue, publications, batch_id=batch_id, is_cut=True, namespace=namespace)
+        if len(results) < len(publications):
+            target = self._state.queue(queue, namespace)
+            while len(results) < len(publications):
+                await self.lane.turn()
+                results += self._publish_more(target, publications, len(results), batch_id)
         await self._keeper.durable()
         return results
 
@@ -55,9 +61,12 @@ class PublishingBroker(DeclaringBroker):
         *,
         batch_id: str | None = None,
         is_use: bool = True,
+        is_cut: bool = False,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Published | BrokerError]:
-        """Without `is_use` a queue that is deleted when nobody uses it does not live longer for this."""
+        """Without `is_use` a queue that is deleted when nobody uses it does not live longer for this. With `is_cut`
+        there are fewer results than publications where these made dead letters in very many queues: the others are not
+        published yet."""
         now_ms = self._enter_within_limits()
         self._check_pressure()
         target = self._state.queue(queue, namespace)
@@ -66,15 +75,36 @@ class PublishingBroker(DeclaringBroker):
             if self._state.crowded:
                 self._keep_limits(now_ms)
         else:
-            placed = self._publish_in_parts(target, publications, batch_id, is_use, now_ms)
+            placed = self._publish_in_parts(target, publications, 0, batch_id, is_use, is_cut, now_ms)
+        self._after()
+        return [self._published(one) if isinstance(one, Placed) else one for one in placed]
+
+    def _publish_more(
+        self, target: Queue, publications: Sequence[Publication], start: int, batch_id: str | None
+    ) -> list[Published | BrokerError]:
+        """Publish more of a batch, from `start` on. Some of it is stored: so what keeps the rest out is its result."""
+        try:
+            now_ms = self._enter_within_limits()
+            self._check_pressure()
+        except BrokerError as error:
+            return [error] * (len(publications) - start)
+        placed = self._publish_in_parts(target, publications[start:], start, batch_id, True, True, now_ms)
         self._after()
         return [self._published(one) if isinstance(one, Placed) else one for one in placed]
 
     def _publish_in_parts(
-        self, target: Queue, publications: Sequence[Publication], batch_id: str | None, is_use: bool, now_ms: int
+        self,
+        target: Queue,
+        publications: Sequence[Publication],
+        start: int,
+        batch_id: str | None,
+        is_use: bool,
+        is_cut: bool,
+        now_ms: int,
     ) -> list[Result]:
+        """`start` is the place of the first of them in its batch."""
         placed: list[Result] = []
-        is_known = batch_id is not None and publishing.is_known_batch(target, batch_id, now_ms)
+        is_known = batch_id is not None and not start and publishing.is_known_batch(target, batch_id, now_ms)
         for part in (publications,) if is_known else _parts(target, publications, _body_bytes):
             if target.is_deleted:
                 # By a consumer that was served in between.
@@ -82,9 +112,15 @@ class PublishingBroker(DeclaringBroker):
                 break
             batch = None
             if batch_id is not None:
-                batch = publishing.Batch(batch_id, len(placed), len(part) == len(publications))
-            placed += publishing.publish(self._state, target, part, batch=batch, is_use=is_use, now_ms=now_ms)
+                is_whole = not start and len(part) == len(publications)
+                batch = publishing.Batch(batch_id, start + len(placed), is_whole)
+            before = len(placed)
+            placed += publishing.publish(
+                self._state, target, part, batch=batch, is_use=is_use, is_cut=is_cut, now_ms=now_ms
+            )
             self._after_part(now_ms)
+            if len(placed) - before < len(part):
+                break
         return placed
 
     def publish_alike_now(
