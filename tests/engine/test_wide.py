@@ -217,6 +217,18 @@ async def test_dead_letters_that_pass_very_many_exchanges_go_some_at_a_time(
     assert bench.counts("q0") == (COUNT, 0, 0, 0)
 
 
+async def test_dead_letters_with_long_headers_go_some_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read to find where each of them goes."""
+    monkeypatch.setattr("smista.core.dead_letters.READ_PER_COPY", 1)
+    await bench.broker.bind(Binding.to_queue("amq.topic", "q0", "#"))
+    await bench.declare("dying", QueueSettings(dead_letter_exchange="amq.topic"))
+    await bench.broker.publish("dying", [Publication(b"x", Envelope(properties=b"p" * WIDTH))] * COUNT)
+    receipts = [delivery.receipt for delivery in await bench.broker.receive("dying", COUNT)]
+    work = asyncio.ensure_future(bench.broker.nack(receipts, requeue=False))
+    assert await most_in_a_turn(bench.broker, work, lambda broker: broker.message_count("q0")) == 1
+    assert bench.counts("q0") == (COUNT, 0, 0, 0)
+
+
 # -- what is published to a full queue --------------------------------------------------------------------------------
 
 SETS_ASIDE = [Overflow.DEAD_LETTER_OLDEST, Overflow.DEAD_LETTER_NEWEST]
