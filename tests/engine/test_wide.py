@@ -16,7 +16,7 @@ from smista.core.message import Envelope, Publication, Receipt
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from smista.engine import Broker, Published
 from smista.engine.lane import Lane
-from tests.engine.bench import Bench, MemoryPlace, stored, until
+from tests.engine.bench import Bench, Consumer, MemoryPlace, stored, until
 
 WIDTH = 60
 COUNT = 8
@@ -286,6 +286,32 @@ async def test_a_batch_that_may_not_wait_leaves_what_has_to_leave_to_later_turns
     assert placed(bench.broker) - before <= COUNT + 3 * WIDTH
     assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) == WIDTH
     assert bench.counts("full") == (1, 0, 0, 0)
+
+
+@pytest.mark.parametrize("may_wait", [True, False])
+async def test_a_batch_that_enters_one_by_one_makes_no_more_dead_letters_in_a_turn(
+    bench: Bench, *, may_wait: bool
+) -> None:
+    """As in a queue of AMQP that has consumers and refuses what does not fit."""
+    settings = QueueSettings(
+        max_depth=1, limit_ready_only=True, overflow=Overflow.DEAD_LETTER_NEWEST, dead_letter_exchange="amq.fanout"
+    )
+    await bench.declare("full", settings)
+    consumer = Consumer()
+    bench.broker.subscribe("full", consumer.deliver, prefetch=1)
+    await bench.publish(b"held", b"ready", queue="full")
+    await until(lambda: bench.counts("full") == (1, 0, 1, 0))
+    before, batch = placed(bench.broker), [Publication(b"x")] * COUNT
+    if may_wait:
+        work: asyncio.Future[Any] = asyncio.ensure_future(bench.broker.publish("full", batch))
+        assert await most_in_a_turn(bench.broker, work) <= 2 * WIDTH + 2
+        results = await work
+    else:
+        results = bench.broker.publish_now("full", batch)
+        assert placed(bench.broker) - before <= COUNT + 3 * WIDTH
+    assert [type(one) for one in results] == [QueueFull] * COUNT
+    assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) <= 2 * WIDTH
+    assert bench.counts("full") == (1, 0, 1, 0)
 
 
 @pytest.mark.parametrize("may_wait", [True, False])

@@ -46,6 +46,7 @@ def publish(
     batch: Batch | None = None,
     is_use: bool = True,
     is_cut: bool = False,
+    since: int | None = None,
     now_ms: int,
 ) -> list[Result]:
     """Publish to one queue; one result per publication, in order.
@@ -53,7 +54,7 @@ def publish(
     Within the queue's deduplication window the same messages under the same batch id are not stored again. Without
     `is_use` a queue that is deleted when nobody uses it does not live longer for this. With `is_cut` there are fewer
     results where some, or what had to make room for them, became dead letters in very many queues, or would have: the
-    others are not published yet.
+    others are not published yet. `since` is what `state.work` was before that began, if that was before this call.
     """
     if is_use:
         queue.used_at_ms = now_ms
@@ -68,7 +69,7 @@ def publish(
         return _publish_plain(state, queue, publications, batch, None, now_ms)
     results: list[Result] = []
     entered: list[Message] = []
-    since, is_open = state.work, True
+    since, is_open = state.work if since is None else since, True
     for place, publication in enumerate(publications, 0 if batch is None else batch.first):
         is_hurried = is_much(state, since, len(results))
         if is_hurried and is_cut:
@@ -111,6 +112,7 @@ def publish_alike(
     like: Publication,
     *,
     is_use: bool = True,
+    since: int | None = None,
     now_ms: int,
 ) -> list[tuple[int, BrokerError]]:
     """Publish bodies that have all but themselves in common with `like`. Tells which were refused, by their place in
@@ -118,7 +120,7 @@ def publish_alike(
     limit = queue.settings.body_bytes_max or state.body_bytes_max
     if not _is_plain(queue, (like,)) or max(map(len, bodies)) > limit:
         publications = [msgspec.structs.replace(like, body=body) for body in bodies]
-        results = publish(state, queue, publications, is_use=is_use, now_ms=now_ms)
+        results = publish(state, queue, publications, is_use=is_use, since=since, now_ms=now_ms)
         return [(place, result) for place, result in enumerate(results) if not isinstance(result, Placed)]
     try:
         check_publication(state, queue, like)

@@ -104,6 +104,7 @@ class PublishingBroker(DeclaringBroker):
     ) -> list[Result]:
         """`start` is the place of the first of them in its batch."""
         placed: list[Result] = []
+        since = self._state.work
         is_known = batch_id is not None and not start and publishing.is_known_batch(target, batch_id, now_ms)
         for part in (publications,) if is_known else _parts(target, publications, _body_bytes):
             if target.is_deleted:
@@ -114,12 +115,19 @@ class PublishingBroker(DeclaringBroker):
             if batch_id is not None:
                 is_whole = not start and len(part) == len(publications)
                 batch = publishing.Batch(batch_id, start + len(placed), is_whole)
-            before = len(placed)
-            placed += publishing.publish(
-                self._state, target, part, batch=batch, is_use=is_use, is_cut=is_cut, now_ms=now_ms
+            results = publishing.publish(
+                self._state,
+                target,
+                part,
+                batch=batch,
+                is_use=is_use,
+                is_cut=is_cut,
+                since=since + len(placed),
+                now_ms=now_ms,
             )
+            placed += results
             self._after_part(now_ms)
-            if len(placed) - before < len(part):
+            if len(results) < len(part):
                 break
         return placed
 
@@ -137,12 +145,14 @@ class PublishingBroker(DeclaringBroker):
         self._check_pressure()
         target = self._state.queue(queue, namespace)
         refused: list[tuple[int, BrokerError]] = []
-        count = 0
+        count, since = 0, self._state.work
         for part in _parts(target, bodies, len):
             if target.is_deleted:
                 refused += [(place, deleted(target)) for place in range(count, len(bodies))]
                 break
-            found = publishing.publish_alike(self._state, target, part, like, is_use=is_use, now_ms=now_ms)
+            found = publishing.publish_alike(
+                self._state, target, part, like, is_use=is_use, since=since + count, now_ms=now_ms
+            )
             refused += [(count + place, error) for place, error in found]
             count += len(part)
             self._after_part(now_ms)

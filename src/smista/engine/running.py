@@ -348,7 +348,11 @@ class RunningBroker:
 
         Between commands, never inside one: consumers are served by this, and hear of it.
         """
-        if self._state.crowded and not self._is_keeping_limits:
+        crowded = self._state.crowded
+        for queue in self._put_off:
+            # What came to it since goes with the rest, in the next turn.
+            self._put_off[queue] += crowded.pop(queue, 0)
+        if crowded and not self._is_keeping_limits:
             self._is_keeping_limits = True
             try:
                 made_many = keep_limits(self._state, serve=self._dispatcher.serve, now_ms=now_ms)
