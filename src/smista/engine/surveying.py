@@ -24,10 +24,20 @@ class SurveyingBroker(LookingBroker):
     # -- pages --------------------------------------------------------------------------------------------------------
 
     async def queue_page(
-        self, *, prefix: str = "", after: str = "", limit: int, namespace: str = DEFAULT_NAMESPACE
+        self,
+        *,
+        prefix: str = "",
+        after: str = "",
+        limit: int,
+        accepts: Callable[[str, QueueSettings], bool] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
     ) -> list[str]:
-        """The first names of queues in their order, of those that begin with `prefix` and come after `after`."""
-        return await self._first(self._state.namespace(namespace).queues, prefix, after, limit)
+        """The first names of queues in their order, of those that begin with `prefix`, come after `after` and are
+        accepted by name and settings."""
+        names: Iterable[str] = self._state.namespace(namespace).queues
+        if accepts is not None:
+            names = await self.queues_where(accepts, namespace=namespace)
+        return await self._first(names, prefix, after, limit)
 
     async def exchange_page(
         self, *, after: str | None = None, limit: int, namespace: str = DEFAULT_NAMESPACE

@@ -146,3 +146,40 @@ def test_a_request_with_millions_of_members_is_not_unfolded(member: bytes) -> No
 def test_commas_within_a_text_are_no_members(text: bytes) -> None:
     body = b'{"QueueUrl":"q","MessageBody":"' + text * 100_000 + b'"}'
     assert type(json_protocol.read(b"AmazonSQS.SendMessage", body)).__name__ == "SendMessage"
+
+
+async def test_queues_are_listed_in_slices_and_not_all_put_in_order(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smista.engine.surveying.NAMES_AT_ONCE", 10)
+    monkeypatch.setattr("smista.engine.surveying.QUEUES_AT_ONCE", 10)
+    door = SqsDoor(lambda: broker, SqsSettings())
+    policy = '{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:dead","maxReceiveCount":3}'
+    created = msgspec.json.decode(await answer_to(door, "CreateQueue", QueueName="dead"))
+    for number in range(100):
+        attributes = {"RedrivePolicy": policy}
+        await answer_to(door, "CreateQueue", QueueName=f"q{99 - number:02}", Attributes=attributes)
+    turns: list[None] = []
+    turn = broker.lane.turn
+
+    async def counted() -> None:
+        turns.append(None)
+        await turn()
+
+    monkeypatch.setattr(broker.lane, "turn", counted)
+    listed = msgspec.json.decode(await answer_to(door, "ListQueues", QueueNamePrefix="q", MaxResults=2))
+    assert [url.rpartition("/")[2] for url in listed["QueueUrls"]] == ["q00", "q01"]
+    assert len(turns) >= 9
+    turns.clear()
+    found = msgspec.json.decode(
+        await answer_to(
+            door,
+            "ListDeadLetterSourceQueues",
+            QueueUrl=created["QueueUrl"],
+            MaxResults=3,
+            NextToken=listed["NextToken"],
+        )
+    )
+    assert [url.rpartition("/")[2] for url in found["queueUrls"]] == ["q02", "q03", "q04"]
+    # Once to find them, and once to put the first of them in order.
+    assert len(turns) >= 18

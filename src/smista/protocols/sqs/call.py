@@ -138,9 +138,6 @@ class Call:
                 raise no_such_queue()
         return namespace_of(account, region, self.settings)
 
-    def queue_names(self, namespace: str) -> list[str]:
-        return self.broker.queue_names(namespace=namespace) if namespace in self.broker.namespaces() else []
-
     def url(self, name: str, account: str, region: str) -> str:
         """The one URL of a queue: in the configured region it needs no region, unless the host is named for another."""
         is_short = region == self.settings.region and not self.settings.region_urls

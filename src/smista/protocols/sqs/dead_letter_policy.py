@@ -8,6 +8,7 @@ import msgspec
 
 from smista.core.errors import NamespaceNotFound, QueueNotFound
 from smista.core.message import Death
+from smista.core.settings import QueueSettings
 from smista.protocols import queue_annotations
 from smista.protocols.sqs.addresses import FIFO_SUFFIX, read_arn, write_arn
 from smista.protocols.sqs.attributes import AllowPolicy, dead_letter_target, policy_error
@@ -58,6 +59,9 @@ def received_before(call: Call, target: Target, deaths: Sequence[Death]) -> int:
 
 async def sources(call: Call, target: Target) -> list[str]:
     """The queues whose dead letters go to this one."""
-    return await call.broker.queues_where(
-        lambda source, settings: dead_letter_target(source, settings) == target.name, namespace=target.namespace
-    )
+    return await call.broker.queues_where(is_source(target), namespace=target.namespace)
+
+
+def is_source(target: Target) -> Callable[[str, QueueSettings], bool]:
+    """Whether the dead letters of a queue go to this one, by its name and settings."""
+    return lambda source, settings: dead_letter_target(source, settings) == target.name

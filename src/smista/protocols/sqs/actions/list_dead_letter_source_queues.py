@@ -9,7 +9,7 @@ import msgspec
 from smista.protocols.sqs.actions.base import Answer, QueueParameters
 from smista.protocols.sqs.actions.paging import page
 from smista.protocols.sqs.call import Call
-from smista.protocols.sqs.dead_letter_policy import sources
+from smista.protocols.sqs.dead_letter_policy import is_source
 
 
 class SourceQueuesAnswer(Answer, rename="pascal", omit_defaults=False):
@@ -26,6 +26,8 @@ class ListDeadLetterSourceQueues(QueueParameters, rename="pascal", kw_only=True)
 
     async def run(self, call: Call) -> Answer:
         target = call.target(self.queue_url)
-        names, token = page(await sources(call, target), self.max_results, self.next_token)
+        names, token = await page(
+            call.broker, target.namespace, self.max_results, self.next_token, accepts=is_source(target)
+        )
         urls = [call.url(name, target.account, target.region) for name in names]
         return SourceQueuesAnswer(urls, token or msgspec.UNSET)

@@ -24,9 +24,7 @@ class ListQueues(Parameters, rename="pascal", kw_only=True):
     next_token: str | None = None
 
     async def run(self, call: Call) -> Answer:
+        namespace = call.namespace(call.account, call.region)
         prefix = self.queue_name_prefix or ""
-        names = [
-            name for name in call.queue_names(call.namespace(call.account, call.region)) if name.startswith(prefix)
-        ]
-        shown, token = page(names, self.max_results, self.next_token)
+        shown, token = await page(call.broker, namespace, self.max_results, self.next_token, prefix=prefix)
         return ListQueuesAnswer([call.url(name, call.account, call.region) for name in shown], token)

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
 
+from smista.core.settings import QueueSettings
+from smista.engine import Broker
 from smista.protocols.sqs.actions.base import check_range
 from smista.protocols.sqs.errors import invalid
 
 PAGE_MAX = 1000
 
 
-def page(names: list[str], max_results: int | None, next_token: str | None) -> tuple[list[str], str | None]:
+async def page(
+    broker: Broker,
+    namespace: str,
+    max_results: int | None,
+    next_token: str | None,
+    *,
+    prefix: str = "",
+    accepts: Callable[[str, QueueSettings], bool] | None = None,
+) -> tuple[list[str], str | None]:
     """The names of a page, in order, and the token of the next one. Without MaxResults there is one page."""
-    names = sorted(names)
     if max_results is not None:
         check_range(
             max_results, "MaxResults", 1, PAGE_MAX, "MaxResults must be an integer between 1 and 1000, if provided."
         )
-    if next_token:
-        after = _read(next_token)
-        names = [name for name in names if name > after]
-    shown = names[: max_results or PAGE_MAX]
-    more = len(names) > len(shown) and max_results is not None
+    after = _read(next_token) if next_token else ""
+    if namespace not in broker.namespaces():
+        return [], None
+    limit = max_results or PAGE_MAX
+    names = await broker.queue_page(prefix=prefix, after=after, limit=limit + 1, accepts=accepts, namespace=namespace)
+    shown = names[:limit]
+    more = len(names) > limit and max_results is not None
     return shown, base64.urlsafe_b64encode(shown[-1].encode()).decode() if more else None
 
 
