@@ -32,6 +32,7 @@ from smista.protocols.sqs.door import SqsDoor
 from smista.protocols.sqs.limits import SqsSettings
 from smista.protocols.turns import Turns
 from smista.server import descriptors, logs
+from smista.server.collecting import Collecting
 from smista.server.http_server import HTTP_FLAG, HttpServer
 from smista.server.listening import BACKLOG, beginning_to_accept, is_exposed, listen, names_of_this_machine, shown
 from smista.server.settings import ServerSettings
@@ -152,7 +153,8 @@ class Server:
             logger.warning(EXPOSED, extra=logs.fields(host=self._settings.host))
         self._say_listening("http", listener, f" - {EXPOSED}" if exposed else "")
         self._say_listening("amqp", amqp_listener)
-        code = await self._until_told(broker, serving)
+        with Collecting() as collecting:
+            code = await self._until_told(broker, serving, collecting)
         # A disk that is full may stay so for ever: whoever waits for room learns now that the outcome is unknown.
         broker.stop_waiting_for_room()
         amqp_server.close()
@@ -236,7 +238,7 @@ class Server:
         if steps:
             asyncio.get_running_loop().call_later(ECHO_STEP_S, self._pass_echoes, steps - 1)
 
-    async def _until_told(self, broker: Broker, serving: asyncio.Task[None]) -> int:
+    async def _until_told(self, broker: Broker, serving: asyncio.Task[None], collecting: Collecting) -> int:
         """Serve until a signal, or until the broker or its listener can no more."""
         while not self._stopping.is_set():
             if broker.failure is not None:
@@ -244,6 +246,7 @@ class Server:
                 return 1
             if serving.done():
                 return 1
+            collecting.look()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), WATCH_S)
         return 0
