@@ -14,6 +14,8 @@ from smista.core.message import Message, Reason, State
 from smista.core.queue import Queue
 
 LOOKED_AT_MAX = 1_000
+READ_BYTES = 256
+"""To read so much of what is said of a message takes as long as to look at one."""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,10 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.matches is None or self.matches(message))
         )
 
+    def effort(self, message: Message) -> int:
+        """What it takes to judge a message; 1 where nothing of it has to be read."""
+        return 1 if self.matches is None else 1 + len(message.envelope.properties) // READ_BYTES
+
 
 ANY = Filter()
 
@@ -63,20 +69,23 @@ def browse(
 ) -> Page:
     """Messages in the order of their sequences, from the first above `after`.
 
-    Looks at no more than `looked_at_max` messages a call, so a page may be short and still have a next one.
+    Looks at no more than `looked_at_max` messages a call, fewer where their headers have to be read, so a page may be
+    short and still have a next one.
     """
     if not 1 <= limit <= 10_000:
         raise InvalidArgument(f"A page has 1 to 10000 messages, not {limit}.")
     sequences = sequences_after(queue, after, looked_at_max + 1, wanted.state)
     found: list[Message] = []
+    effort = 0
     for sequence in sequences[:looked_at_max]:
         message = queue.find(sequence)
         assert message is not None
         after = sequence
         if wanted.accepts(message):
             found.append(message)
-            if len(found) == limit:
-                break
+        effort += wanted.effort(message)
+        if len(found) == limit or effort >= looked_at_max:
+            break
     return Page(found, after if sequences and after < sequences[-1] else None)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 
 from smista.core.dead_letters import expire, is_much
 from smista.core.errors import InvalidArgument
@@ -15,7 +14,8 @@ Deal = tuple[int | None, str]
 """How one of several gets its share: the lease, and the consumer's name, as `receive` takes them."""
 UNBOUNDED = 1 << 62
 EXPIRED_AT_ONCE = 250
-_body_bytes = attrgetter("body_bytes")
+WEIGHED = 16
+"""Where bodies are small, so many messages may come together however long their headers are."""
 
 
 def receive(
@@ -31,8 +31,8 @@ def receive(
 ) -> list[Message]:
     """Up to `limit` messages, in flight from now on; none when the queue is empty, paused or over its rate.
 
-    None comes after the one whose body makes them `bytes_max` bytes or more together; where bodies are large there may
-    be fewer still, but one at least.
+    None comes after the one whose body and headers make them `bytes_max` bytes or more together; where bodies are large
+    there may be fewer still, but one at least.
 
     Of messages whose time is over it lets go of some; where there are very many of them, see `has_more`.
 
@@ -107,7 +107,7 @@ def _take_at_once(queue: Queue, limit: int, bytes_max: int, now_ms: int) -> list
         for one in taken:
             line.untake(one)
         return None
-    if is_bounded and sum(map(_body_bytes, taken)) > bytes_max:
+    if (is_bounded or len(taken) > WEIGHED) and sum(map(weight, taken)) > bytes_max:
         fitting = _within(taken, bytes_max)
         for one in taken[len(fitting) :]:
             line.untake(one)
@@ -139,10 +139,10 @@ def _take_one_by_one(
             expired_count += 1
             continue
         taken.append(message)
-        bytes_max -= message.body_bytes
+        bytes_max -= weight(message)
         if several_per_group and queue.groups is not None:
             following = _within(queue.groups.followers(message, limit - len(taken)), bytes_max)
-            bytes_max -= sum(follower.body_bytes for follower in following)
+            bytes_max -= sum(map(weight, following))
             taken += following
     return taken, leased
 
@@ -214,11 +214,16 @@ def peek(queue: Queue, limit: int, *, bytes_max: int = UNBOUNDED) -> list[Messag
 
 
 def _within(messages: Iterable[Message], bytes_max: int) -> list[Message]:
-    """Those up to the one whose body makes them `bytes_max` bytes or more."""
+    """Those up to the one that makes them `bytes_max` bytes or more."""
     fitting = []
     for message in messages:
         if bytes_max <= 0:
             break
         fitting.append(message)
-        bytes_max -= message.body_bytes
+        bytes_max -= weight(message)
     return fitting
+
+
+def weight(message: Message) -> int:
+    """What a message is for whoever gets it: here many may share their headers, there each has its own."""
+    return message.body_bytes + len(message.envelope.properties)

@@ -34,10 +34,13 @@ from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.claiming import WAIT_MS_MAX
 from smista.engine.consumers import RECEIVED_BYTES_MAX, CreditPool, Poll, Subscription, deleted
 from smista.engine.delivery import Delivery
+from smista.engine.leaving import ACKNOWLEDGED_AT_ONCE, SETTLED_AT_ONCE
 from smista.engine.surveying import SurveyingBroker
 from smista.errors import BrokerError
 
 CONSUMER_LENGTH_MAX = 1024
+RECEIVED_AT_ONCE = 500
+"""So many are handed out in one turn of the loop: some 3 ms."""
 
 T = TypeVar("T")
 
@@ -90,14 +93,50 @@ class Broker(SurveyingBroker):
             if messages:
                 deliveries = await self._dispatcher.deliveries(messages)
                 if deliveries or not wait_ms:
-                    return deliveries
+                    return await self._with_more(source, deliveries, limit, lease_ms, consumer, several_per_group)
                 # All of it went while it was being read.
                 now_ms = self._enter()
                 if source.is_deleted:
                     raise deleted(source)
         if not wait_ms:
             return []
-        return await self._poll(source, limit, wait_ms, lease_ms, consumer, now_ms, several_per_group)
+        deliveries = await self._poll(source, limit, wait_ms, lease_ms, consumer, now_ms, several_per_group)
+        return await self._with_more(source, deliveries, limit, lease_ms, consumer, several_per_group)
+
+    async def _with_more(
+        self,
+        queue: Queue,
+        deliveries: list[Delivery],
+        limit: int,
+        lease_ms: int | None,
+        consumer: str,
+        several_per_group: bool,
+    ) -> list[Delivery]:
+        """What came first, and of what else is asked for as much as is there, everybody else in between."""
+        if len(deliveries) < RECEIVED_AT_ONCE:
+            return deliveries
+        bytes_left = RECEIVED_BYTES_MAX - _size(deliveries)
+        try:
+            while len(deliveries) < limit and bytes_left > 0:
+                await self.lane.turn()
+                now_ms = self._enter()
+                watch = self._consumers.watch(queue)
+                if queue.is_deleted or (watch is not None and len(watch.line)):
+                    break
+                left = limit - len(deliveries)
+                messages = self._receive_some(queue, left, lease_ms, consumer, several_per_group, now_ms)
+                self._after()
+                more = await self._dispatcher.deliveries(messages)
+                deliveries += more
+                bytes_left -= _size(more)
+                if len(messages) < RECEIVED_AT_ONCE:
+                    break
+        except BaseException:
+            # Whoever asked does not hear of what came first either.
+            if self.failure is None and not self.is_closed:
+                self._give_back([delivery.receipt for delivery in deliveries])
+            raise
+        return deliveries
 
     def _receive_some(
         self, queue: Queue, limit: int, lease_ms: int | None, consumer: str, several_per_group: bool, now_ms: int
@@ -105,7 +144,7 @@ class Broker(SurveyingBroker):
         return receiving.receive(
             self._state,
             queue,
-            limit,
+            min(limit, RECEIVED_AT_ONCE),
             lease_ms=lease_ms,
             consumer=consumer,
             several_per_group=several_per_group,
@@ -124,7 +163,8 @@ class Broker(SurveyingBroker):
         several_per_group: bool,
     ) -> list[Delivery]:
         answer: asyncio.Future[list[Delivery]] = self._loop.create_future()
-        poll = Poll(queue, limit, lease_ms, consumer, answer, several_per_group=several_per_group)
+        at_once = min(limit, RECEIVED_AT_ONCE)
+        poll = Poll(queue, at_once, lease_ms, consumer, answer, several_per_group=several_per_group)
         self._consumers.add_poll(poll)
         self._state.calendar.add(poll, now_ms + wait_ms, now_ms)
         self._dispatcher.serve(queue)
@@ -219,7 +259,10 @@ class Broker(SurveyingBroker):
 
     async def acknowledge(self, receipts: Sequence[Receipt]) -> list[Outcome]:
         """These deliveries succeeded; returns when that is durable. Per receipt None, or why it had no effect."""
-        outcomes = self.acknowledge_now(receipts)
+        outcomes = self.acknowledge_now(receipts[:ACKNOWLEDGED_AT_ONCE])
+        while len(outcomes) < len(receipts):
+            await self.lane.turn()
+            outcomes += self.acknowledge_now(receipts[len(outcomes) : len(outcomes) + ACKNOWLEDGED_AT_ONCE])
         await self._keeper.durable()
         return outcomes
 
@@ -279,18 +322,32 @@ class Broker(SurveyingBroker):
     async def _settle_durably(
         self, receipts: Sequence[Receipt], settle: Callable[[Sequence[Receipt]], list[T]]
     ) -> list[T]:
-        """Settle all of them, those that `settle` leaves in later turns; returns when that is durable."""
-        results = settle(receipts)
-        while len(results) < len(receipts):
-            await self.lane.turn()
-            results += settle(receipts[len(results) :])
+        """Settle all of them, those that `settle` leaves, and those of very many, in later turns; returns when that is
+        durable. Where they are very many, their queues serve nobody who waits until all are back."""
+        is_much = len(receipts) > SETTLED_AT_ONCE
+        go_on = self.hold_up({receipt.queue for receipt in receipts}) if is_much else None
+        try:
+            results = settle(receipts[:SETTLED_AT_ONCE])
+            while len(results) < len(receipts):
+                await self.lane.turn()
+                results += settle(receipts[len(results) : len(results) + SETTLED_AT_ONCE])
+        finally:
+            if go_on is not None:
+                go_on()
         await self._keeper.durable()
         return results
 
     async def extend(self, receipts: Sequence[Receipt], lease_ms: int) -> list[Outcome]:
         """The leases now end `lease_ms` from now."""
-        now_ms = self._enter()
-        outcomes = settling.extend(self._state, receipts, lease_ms, now_ms=now_ms)
+        outcomes: list[Outcome] = []
+        while True:
+            now_ms = self._enter()
+            some = receipts[len(outcomes) : len(outcomes) + ACKNOWLEDGED_AT_ONCE]
+            outcomes += settling.extend(self._state, some, lease_ms, now_ms=now_ms)
+            self._after()
+            if len(outcomes) == len(receipts):
+                break
+            await self.lane.turn()
         await self._done_durably()
         return outcomes
 
@@ -331,6 +388,11 @@ class Broker(SurveyingBroker):
             return None
         assert message.deliveries is not None
         return message.deliveries.last_at_ms
+
+
+def _size(deliveries: Iterable[Delivery]) -> int:
+    """What they take for whoever gets them: messages may share their headers here, and do not there."""
+    return sum(len(delivery.body) + len(delivery.envelope.properties) for delivery in deliveries)
 
 
 def _check_consumer(consumer: str, lease_ms: int | None) -> None:

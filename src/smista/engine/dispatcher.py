@@ -8,7 +8,7 @@ from itertools import repeat, zip_longest
 
 from smista.core.message import Message, Receipt
 from smista.core.queue import Queue
-from smista.core.receiving import deal, has_more, receive
+from smista.core.receiving import deal, has_more, receive, weight
 from smista.core.settling import find_held
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
@@ -17,6 +17,9 @@ from smista.engine.delivery import Delivery, make_delivery, receipt_of
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
 from smista.errors import BrokerError
+
+PUSHED_AT_ONCE = 1_000
+"""So many messages of a queue are handed to those who wait in one turn of the loop: some 10 ms where each is shown."""
 
 
 class Dispatcher:
@@ -41,19 +44,26 @@ class Dispatcher:
         """Set by the broker: each needs the other."""
 
     def serve(self, queue: Queue, now_ms: int | None = None) -> int:
-        """Hand out what is ready in a queue to those who wait on it, in their order; returns how many messages."""
+        """Hand out what is ready in a queue to those who wait on it, in their order; returns how many messages. Where
+        that is very much, the rest goes in the next turn of the loop."""
         watch = self.consumers.watch(queue)
         if watch is None or watch.is_fetching or queue.is_deleted or self.keeper.failure is not None:
             return 0
         if self.consumers.is_held_up(queue):
             return 0
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
-        count = 0
+        count = weight_bytes = 0
         waiting_count = len(watch.line)
         share = max(1, -(-len(queue.ready) // max(1, waiting_count)))
-        while waiting_count > 1 and share > 1 and queue.ready and (dealt := self._deal(queue, watch, now_ms)):
+        while waiting_count > 1 and share > 1 and queue.ready and count < PUSHED_AT_ONCE:
+            dealt = self._deal(queue, watch, now_ms)
+            if not dealt:
+                break
             count += dealt
         while (waiting := watch.line.first()) is not None:
+            if count >= PUSHED_AT_ONCE or weight_bytes >= PUSHED_BYTES_MAX:
+                self._state.woken[queue] = None
+                break
             if (isinstance(waiting, Poll) and waiting.answer.done()) or waiting.credit <= 0:
                 # Answered already; or its shared credit was used up by another.
                 watch.line.leave(waiting)
@@ -61,7 +71,7 @@ class Dispatcher:
             messages = receive(
                 self._state,
                 queue,
-                min(waiting.credit, share),
+                min(waiting.credit, share, PUSHED_AT_ONCE),
                 lease_ms=waiting.lease_ms,
                 consumer=waiting.consumer,
                 several_per_group=waiting.several_per_group,
@@ -75,6 +85,7 @@ class Dispatcher:
                     queue.look_at(max(queue.rate.next_at_ms(), now_ms + 1), now_ms)
                 break
             count += len(messages)
+            weight_bytes += sum(map(weight, messages))
             receipts = self._hold(watch, waiting, messages)
             if not self.keeper.are_at_hand(messages):
                 watch.is_fetching = True
@@ -103,7 +114,11 @@ class Dispatcher:
         shares = deal(
             self._state,
             queue,
-            min(-(-len(queue.ready) // len(players)), min(each.credit for each in players)),
+            min(
+                -(-len(queue.ready) // len(players)),
+                min(each.credit for each in players),
+                max(1, PUSHED_AT_ONCE // len(players)),
+            ),
             [(each.lease_ms, each.consumer) for each in players],
             # Bodies that are paged out are fetched for one after the other.
             is_fit=self.keeper.are_at_hand,

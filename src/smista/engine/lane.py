@@ -16,12 +16,15 @@ turns.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
+SLICE_S = 0.003
+"""After so long everybody else has a turn, however few were done."""
 
 
 class Lane:
@@ -41,10 +44,14 @@ class Lane:
         await mine
 
     async def in_turns(self, items: Iterable[T], at_once: int) -> AsyncIterator[T]:
-        """All of them, in order, `at_once` in a turn of the loop. What is not a list of its own may change in
-        between."""
+        """All of them, in order, `at_once` in a turn of the loop; fewer where what is done with them takes long. What
+        is not a list of its own may change in between."""
         async for some in self.slices(items, at_once):
+            end_s = time.perf_counter() + SLICE_S
             for item in some:
+                if time.perf_counter() > end_s:
+                    await self.turn()
+                    end_s = time.perf_counter() + SLICE_S
                 yield item
 
     async def slices(self, items: Iterable[T], at_once: int) -> AsyncIterator[list[T]]:

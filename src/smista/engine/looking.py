@@ -52,7 +52,6 @@ class LookingBroker(PublishingBroker):
             await self.lane.turn()
             page = browsing.browse(source, wanted, after=page.after, limit=limit - len(found))
             found += page.messages
-        found = [message for message in found if self._is_in_its_queue(message)]
         return browsing.Page(await self._copies(found, with_bodies=with_bodies), page.after)
 
     async def peek(self, queue: str, limit: int = 1, *, namespace: str = DEFAULT_NAMESPACE) -> list[Message]:
@@ -149,7 +148,7 @@ class LookingBroker(PublishingBroker):
                 if after >= cut:
                     return
                 message = queue.find(after)
-                work += 1
+                work += 1 if message is None else wanted.effort(message)
                 if message is not None and wanted.accepts(message):
                     work += to_change
                     yield message
@@ -204,12 +203,15 @@ class LookingBroker(PublishingBroker):
 
     async def _copies(self, messages: list[Message], *, with_bodies: bool = True) -> list[Message]:
         """Copies that stay as they are, for somebody to look at; without bodies they have those that are in memory.
-        What has left its queue while bodies were read is left out."""
-        if with_bodies and not self._keeper.are_at_hand(messages):
-            await self._keeper.fetch(messages)
-            messages = [message for message in messages if self._is_in_its_queue(message)]
-        copies = [copy.copy(message) for message in messages]
-        self._keeper.handed_over(messages)
+        What has left its queue meanwhile is left out."""
+        copies: list[Message] = []
+        async for some in self.lane.slices(messages, LOOKED_AT_ONCE):
+            some = [message for message in some if self._is_in_its_queue(message)]
+            if with_bodies and not self._keeper.are_at_hand(some):
+                await self._keeper.fetch(some)
+                some = [message for message in some if self._is_in_its_queue(message)]
+            copies += [copy.copy(message) for message in some]
+            self._keeper.handed_over(some)
         return copies
 
 
