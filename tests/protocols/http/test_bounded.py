@@ -11,16 +11,25 @@ import msgspec
 import pytest
 
 from smista.core.errors import MessageTooLarge
+from smista.core.message import Envelope, Publication
 from smista.engine import Broker, QueueSettings
 from smista.errors import BrokerError
 from smista.log import MemoryLog
-from smista.protocols.http import translating
-from smista.protocols.http.bounded import AT_ONCE_BYTES, OBJECT_BYTES_MAX, _members, byte_count
+from smista.protocols import properties
+from smista.protocols.http import rest, routes, translating
+from smista.protocols.http.answering import encoded
+from smista.protocols.http.asgi import Scope, respond
+from smista.protocols.http.bounded import AT_ONCE_BYTES, OBJECT_BYTES_MAX, _members, byte_count, in_steps
 from smista.protocols.http.commands import DECODERS, Door, publishing
-from smista.protocols.http.commands.publishing import PublishBatch, Unread
+from smista.protocols.http.commands.looking import Browse
+from smista.protocols.http.commands.publishing import Later, MessageFields, Publish, PublishBatch, Unread
+from smista.protocols.http.commands.receiving import Acknowledge, Receive, Result, Settled
+from smista.protocols.http.commands.staged import CommitStaged
 from smista.protocols.http.errors import InvalidRequest
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
 from smista.protocols.http.staging import Staging
+from smista.protocols.http.stream_frames import Refusal, read_frame
+from smista.protocols.properties import Properties
 
 FORMATS = [JSON, MESSAGE_PACK]
 NESTED: dict[Format, msgspec.Raw] = {JSON: msgspec.Raw(b"[" + b"[]," * 100_000 + b"[]]")}
@@ -201,3 +210,176 @@ async def test_a_large_message_of_messagepack_is_not_translated_further_than_its
     with pytest.raises(MessageTooLarge, match="over the limit of 1000 bytes for queue 'small'"):
         await DECODERS[MESSAGE_PACK]["queue.publish"](data).run(door(broker, MESSAGE_PACK))
     assert len(sizes) == 1
+
+
+@pytest.fixture
+def turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One for each turn that somebody who has much to do waits for."""
+    found: list[None] = []
+    plain = broker.lane.turn
+
+    async def turn() -> None:
+        found.append(None)
+        await plain()
+
+    monkeypatch.setattr(broker.lane, "turn", turn)
+    return found
+
+
+@pytest.mark.parametrize("spoken", FORMATS)
+async def test_very_long_requests_are_gone_through_once_in_a_turn(
+    broker: Broker, turns: list[None], spoken: Format
+) -> None:
+    batch = spoken.encode({"queue": "q", "messages": [{"message": "x" * 1000}] * 1500})
+    found = await in_steps(DECODERS[spoken]["queue.publish_batch"], batch, broker.lane)
+    assert isinstance(found, PublishBatch)
+    # Before it, before its messages are counted, and before the first of them is read.
+    assert len(turns) == 3
+    assert isinstance(found.messages, Later), "nothing is made for each message before its turn"
+    turns.clear()
+    one = spoken.encode({"queue": "q", "body": b"x" * 1_500_000})
+    assert isinstance(await in_steps(DECODERS[spoken]["queue.publish"], one, broker.lane), Publish)
+    assert len(turns) == 2
+
+
+@pytest.mark.parametrize("spoken", FORMATS)
+async def test_others_are_read_in_one_step(broker: Broker, turns: list[None], spoken: Format) -> None:
+    batch = spoken.encode({"queue": "q", "messages": [{"message": "x" * 1000}] * 500})
+    await in_steps(DECODERS[spoken]["queue.publish_batch"], batch, broker.lane)
+    assert turns == []
+
+
+@pytest.mark.parametrize("spoken", FORMATS)
+def test_the_parts_of_a_commit_are_counted_before_they_are_read(decoded: list[int], spoken: Format) -> None:
+    commit = DECODERS[spoken]["staged.commit"]
+    fields = {"job": "j", "batch": "b", "queue": "q"}
+    most = commit(spoken.encode({**fields, "parts": [(1, 2)] * 100_000}))
+    assert isinstance(most, CommitStaged)
+    assert len(most.parts) == 100_000
+    decoded.clear()
+    with pytest.raises(InvalidRequest, match=r"`parts` has too many members; give a list of at most 100,000\."):
+        commit(spoken.encode({**fields, "parts": [(1, 2)] * 100_001}))
+    assert decoded == []
+
+
+@pytest.mark.parametrize("spoken", FORMATS)
+def test_the_requests_of_a_frame_are_counted_before_they_are_read(decoded: list[int], spoken: Format) -> None:
+    frame = spoken.encode([{"command": "queue.list"}] * 10_001)
+    text, binary = (frame.decode(), None) if spoken is JSON else (None, frame)
+    refusal = read_frame(spoken, text=text, binary=binary)
+    assert isinstance(refusal, Refusal)
+    assert refusal.error.message == "The request is too long; give a list of at most 10,000 members."
+    assert decoded == []
+
+
+@pytest.mark.parametrize("spoken", FORMATS)
+@pytest.mark.parametrize(("method", "path"), [("POST", b"/v1/queues/q/messages"), ("PUT", b"/v1/queues/q")])
+async def test_of_a_long_body_only_fields_that_there_are_are_looked_at(
+    broker: Broker, decoded: list[int], spoken: Format, method: str, path: bytes
+) -> None:
+    route, named = routes.find(method, path)
+    scope = {"headers": [(b"content-type", spoken.content_type)], "query_string": b""}
+    body = spoken.encode({f"name {number}": 0 for number in range(100_000)})
+    with pytest.raises(InvalidRequest, match="The unknown field `name 0` is given"):
+        await rest.read(route, named, scope, body, broker.lane)
+    assert decoded == []
+
+
+async def test_a_long_body_of_rest_is_read_like_a_short_one(broker: Broker) -> None:
+    route, named = routes.find("POST", b"/v1/queues/q/messages")
+    scope: Scope = {"headers": [(b"content-type", JSON.content_type)], "query_string": b"priority=0"}
+    body = JSON.encode({"message": "x" * AT_ONCE_BYTES, "headers": {"a": 1}})
+    found, _ = await rest.read(route, named, scope, body, broker.lane)
+    assert isinstance(found, Publish)
+    assert (found.queue, found.headers, found.priority) == ("q", {"a": 1}, 0)
+    route, named = routes.find("PUT", b"/v1/queues/q")
+    scope["query_string"] = b""
+    with pytest.raises(InvalidRequest, match="max_depth"):
+        await rest.read(route, named, scope, JSON.encode({"max_depth": "x" * AT_ONCE_BYTES}), broker.lane)
+
+
+@pytest.mark.parametrize("spoken", FORMATS)
+async def test_a_long_list_is_encoded_in_turns(broker: Broker, turns: list[None], spoken: Format) -> None:
+    results = [Result(action="requeued") if number % 2 else None for number in range(2000)]
+    answer = Settled(success=True, results=results)
+    assert await encoded(answer, spoken, broker.lane) == spoken.encode(answer)
+    assert len(turns) >= 3
+    assert answer.results is results
+    turns.clear()
+    assert await encoded(Settled(success=True, results=results[:10]), spoken, broker.lane)
+    assert turns == []
+
+
+async def test_long_answers_are_given_to_the_connection_in_pieces() -> None:
+    sent: list[Any] = []
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    body = bytes(range(256)) * 10_000
+    await respond(send, 200, b"text/plain", body)
+    assert (b"content-length", b"2560000") in sent[0]["headers"]
+    assert b"".join(event["body"] for event in sent[1:]) == body
+    assert max(len(event["body"]) for event in sent[1:]) <= 1 << 20
+    assert [event.get("more_body", False) for event in sent[1:]] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("spoken", FORMATS)
+async def test_many_receipts_are_read_and_told_of_in_turns(broker: Broker, turns: list[None], spoken: Format) -> None:
+    wrong = Acknowledge(receipts=["none"] * 5_000)
+    answer = await wrong.run(door(broker, spoken))
+    assert isinstance(answer.results, list)
+    assert len(answer.results) == 5_000
+    assert len(turns) >= 4
+
+
+@pytest.mark.parametrize("spoken", FORMATS)
+async def test_what_became_of_a_batch_is_told_in_turns(broker: Broker, turns: list[None], spoken: Format) -> None:
+    batch = PublishBatch(queue="q", bodies=[b""] * 5_000)
+    answer = await batch.run(door(broker, spoken))
+    assert isinstance(answer.results, list)
+    assert len(answer.results) == 5_000
+    assert len(turns) >= 2
+
+
+@pytest.mark.parametrize("spoken", FORMATS)
+async def test_long_headers_are_not_kept_unfolded(broker: Broker, spoken: Format) -> None:
+    headers = {f"h{number}": number for number in range(1000)}
+    messages = [MessageFields(body=b"", headers=headers)] * 3
+    await PublishBatch(queue="q", messages=messages).run(door(broker, spoken))
+    page = await Browse(queue="q").run(door(broker, spoken))
+    received = await Receive(queue="q", limit=3).run(door(broker, spoken))
+    for view in (*page.messages, *received.messages):
+        assert isinstance(view.headers, msgspec.Raw)
+    read = msgspec.json.decode if spoken is JSON else msgspec.msgpack.decode
+    told = read(await encoded(received, spoken, broker.lane))
+    assert [each["headers"] for each in told["messages"]] == [headers] * 3
+
+
+async def test_long_headers_make_a_page_shorter(broker: Broker) -> None:
+    envelope = Envelope(properties=properties.write(Properties(headers={"a": "x" * 60_000})))
+    await broker.publish("q", [Publication(b"", envelope)] * 500)
+    for bodies in (True, False):
+        numbers: list[str] = []
+        after: int | None = 0
+        pages = 0
+        while after is not None:
+            page = await Browse(queue="q", limit=500, after=after, bodies=bodies).run(door(broker, JSON))
+            numbers += [view.message_id for view in page.messages]
+            after = page.after
+            pages += 1
+        assert len(set(numbers)) == len(numbers) == 500
+        assert pages == 2
+
+
+async def test_a_long_body_of_very_many_values_is_bytes_in_messagepack(broker: Broker) -> None:
+    few = JSON.encode(["x" * 1000] * 300)
+    await broker.publish("q", [Publication(few, Envelope(properties=properties.JSON_BYTES))])
+    [short] = (await Receive(queue="q").run(door(broker, MESSAGE_PACK))).messages
+    assert msgspec.msgpack.decode(short.message) == ["x" * 1000] * 300
+    text = JSON.encode([[]] * 100_000)
+    await broker.publish("q", [Publication(text, Envelope(properties=properties.JSON_BYTES))] * 2)
+    [packed] = (await Receive(queue="q").run(door(broker, MESSAGE_PACK))).messages
+    assert (packed.body, packed.message) == (text, msgspec.UNSET)
+    [plain] = (await Receive(queue="q").run(door(broker, JSON))).messages
+    assert bytes(plain.message) == text

@@ -186,3 +186,36 @@ def test_tags_that_are_void_are_forgotten() -> None:
             del consumer.held[tag]
     assert len(consumer.order) < 2 * MANY
     assert consumer.up_to(4) == [1, 2, 3, 4]
+
+
+async def test_what_is_long_and_read_in_turns_keeps_its_place(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smista.protocols.http.commands.publishing.SLICE_S", -1.0)
+    peer = Peer(broker)
+    long = {"queue": "q", "messages": [{"message": "x" * 1000} for _ in range(100)]}
+    peer.send("queue.publish_batch", **long)
+    peer.send("queue.publish", queue="q", message="behind it")
+    await answer(peer, "queue.publish")
+    peer.send_array(("queue.publish_batch", long), ("queue.publish", {"queue": "q", "message": "behind it"}))
+    await peer.next()
+    found = [index for index, body in enumerate(await bodies(broker)) if body == b'"behind it"']
+    assert found == [100, 201]
+    await peer.go()
+
+
+async def test_long_answers_are_put_together_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await broker.publish("q", [Publication(b"%d" % number) for number in range(MANY)])
+    turns: list[None] = []
+    turn = broker.lane.turn
+
+    async def counted() -> None:
+        turns.append(None)
+        await turn()
+
+    monkeypatch.setattr(broker.lane, "turn", counted)
+    peer = Peer(broker)
+    peer.send("queue.receive", queue="q", limit=MANY)
+    received = await answer(peer, "queue.receive")
+    assert [each["message"] for each in received["messages"]] == [str(number) for number in range(MANY)]
+    # Received, shown and encoded.
+    assert len(turns) >= 4 + 9 + 4
+    await peer.go()

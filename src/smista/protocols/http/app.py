@@ -19,6 +19,7 @@ from smista.protocols.bulk.reader import LogReader
 from smista.protocols.faults import Faults
 from smista.protocols.http import claim_rows, log_paths, metrics, octets, openapi, page, rest, routes, staged_put
 from smista.protocols.http.access import READABLE_BY, Access, is_preflight, readable, respond_preflight
+from smista.protocols.http.answering import encoded
 from smista.protocols.http.asgi import (
     HELD,
     Disconnected,
@@ -36,6 +37,7 @@ from smista.protocols.http.asgi import (
     wants_octets,
     while_connected,
 )
+from smista.protocols.http.bounded import byte_count, in_steps
 from smista.protocols.http.commands import DECODERS, Door
 from smista.protocols.http.commands.base import Runnable
 from smista.protocols.http.commands.claims import MakeClaim
@@ -230,7 +232,8 @@ class HttpDoor:
                 check_length(scope, self._request_bytes_max)
                 body = await read_body(scope, receive, self._request_bytes_max)
                 answer = await self._command(scope, came_in, written_in, body, receive)
-                await respond(send, 200, written_in.content_type, written_in.encode(answer))
+                text = await encoded(answer, written_in, self._ready().lane)
+                await respond(send, 200, written_in.content_type, text)
             elif path in log_paths.PATHS:
                 await log_paths.answer(scope, written_in, receive, send, self._ready(), self.log_reader)
             elif path.startswith("/v1/") and path not in _OTHER_PATHS:
@@ -249,7 +252,8 @@ class HttpDoor:
         decode = DECODERS[came_in].get(request.command)
         if decode is None:
             raise unknown_command(request.command)
-        command = decode(request.payload if len(bytes(request.payload)) else _EMPTY[came_in])
+        payload = request.payload if byte_count(request.payload) else _EMPTY[came_in]
+        command = await in_steps(decode, payload, self._ready().lane)
         return await self._run(
             command, scope, Door(self._ready(), self.staging, came_in, written_in, self._places), receive
         )
@@ -283,7 +287,7 @@ class HttpDoor:
         route, path_fields = routes.find(scope["method"], scope.get("raw_path") or scope["path"].encode())
         check_length(scope, self._request_bytes_max)
         body = await read_body(scope, receive, self._request_bytes_max)
-        command, came_in = rest.read(route, path_fields, scope, body)
+        command, came_in = await rest.read(route, path_fields, scope, body, self._ready().lane)
         is_octets = isinstance(command, ReceiveCommand) and wants_octets(scope)
         if isinstance(command, ReceiveCommand) and is_octets:
             if command.limit != 1:
@@ -296,7 +300,7 @@ class HttpDoor:
             await octets.respond_message(send, answer)
             return
         status = 201 if isinstance(answer, Created) and answer.created else route.status
-        await respond(send, status, written_in.content_type, written_in.encode(answer))
+        await respond(send, status, written_in.content_type, await encoded(answer, written_in, self._ready().lane))
 
     async def _other(self, scope: Scope, send: Send) -> None:
         path, method = scope["path"], scope["method"]

@@ -24,6 +24,8 @@ T = TypeVar("T")
 HELD = "smista.held"
 """Where a scope has what its request holds."""
 
+PIECE_BYTES = 1 << 20
+"""So much of an answer is given to a connection at a time: the next piece when it has taken that."""
 LENGTH_DIGITS_MAX = 20
 _MESSAGE_PACK_TYPES = frozenset(
     (b"application/msgpack", b"application/x-msgpack", b"application/vnd.msgpack", b"application/messagepack")
@@ -189,4 +191,8 @@ async def respond(
 ) -> None:
     headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
+    if len(body) > PIECE_BYTES:
+        for start in range(0, len(body), PIECE_BYTES):
+            await send({"type": "http.response.body", "body": body[start : start + PIECE_BYTES], "more_body": True})
+        body = b""
     await send({"type": "http.response.body", "body": body})

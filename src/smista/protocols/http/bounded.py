@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, TypeVar
 
@@ -19,9 +20,10 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from smista.core.wording import too_many
+from smista.engine.lane import Lane
 from smista.errors import BrokerError
 from smista.protocols.http.errors import InvalidRequest
-from smista.protocols.http.formats import Decoder, Format
+from smista.protocols.http.formats import JSON, Decoder, Format, Turn
 
 T = TypeVar("T")
 
@@ -30,11 +32,21 @@ AT_ONCE_BYTES = 64 << 10
 OBJECT_BYTES_MAX = 64 << 10
 """Of an object whose names are free, as `headers` and `arguments`, as it is sent."""
 COUNTED_MAX = 10_000
-"""Lists that may have more members are decoded to be counted."""
+"""Lists that may have more members are lists of lists, and are counted by their brackets."""
+STEP_BYTES = 1 << 20
+"""What is longer is gone through once in each turn of the loop: some 3 ms for each of these."""
 
 
 def byte_count(data: bytes | memoryview | Raw) -> int:
     return memoryview(data).nbytes
+
+
+async def in_steps(decode: Decoder[T], data: bytes | memoryview | Raw, lane: Lane) -> T:
+    """What a decoder reads, with turns for everybody else in between where it goes through very much more than once."""
+    if byte_count(data) <= STEP_BYTES:
+        return decode(data)
+    await lane.turn()
+    return await decode.in_steps(data, lane.turn)
 
 
 class BoundedDecoder(Decoder[T]):
@@ -49,6 +61,11 @@ class BoundedDecoder(Decoder[T]):
             self.skim(data)
         return self._whole(data)
 
+    async def in_steps(self, data: bytes | memoryview | Raw, turn: Turn) -> T:
+        await self.skim.in_steps(data, turn)
+        await turn()
+        return self._whole(data)
+
 
 class Skim:
     """The fields of a structure as they stand in a request; raises what is too much."""
@@ -56,25 +73,51 @@ class Skim:
     def __init__(self, kind: type[Any], spoken: Format, place: str) -> None:
         outline = _outline(typing.cast(Any, kind))
         self._decode = spoken.decoder(outline, place)
+        self._spoken = spoken
         self._lists = {
-            name: (most, spoken.decoder(typing.cast(type[Members], _members(most) | None)))
+            name: spoken.decoder(typing.cast(type[Members], _members(most) | None))
             for name, most in outline.lists.items()
+            if most <= COUNTED_MAX
         }
         self._too_large: type[BrokerError] = getattr(kind, "too_large", InvalidRequest)
 
     def __call__(self, data: bytes | memoryview | Raw) -> Outline:
         found = self._decode(data)
-        for name, (most, decode) in self._lists.items():
-            raw = getattr(found, name)
-            if raw is not UNSET:
-                try:
-                    setattr(found, name, decode.plain(raw))
-                except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                    if "at most length" in str(error):
-                        raise InvalidRequest(too_many(name, most)) from None
-                    # Else it is no list, and who decodes the whole says so.
+        for name in found.lists:
+            self._count(found, name)
         self._check_objects(found)
         return found
+
+    async def in_steps(self, data: bytes | memoryview | Raw, turn: Turn) -> Outline:
+        found = self._decode(data)
+        for name in found.lists:
+            if getattr(found, name) is not UNSET:
+                await turn()
+                self._count(found, name)
+        self._check_objects(found)
+        return found
+
+    def _count(self, found: Outline, name: str) -> None:
+        raw, most = getattr(found, name), found.lists[name]
+        if raw is UNSET:
+            return
+        if name not in self._lists:
+            if self._member_count(raw) > most:
+                raise _too_long(name, most)
+            return
+        try:
+            setattr(found, name, self._lists[name].plain(raw))
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            if "at most length" in str(error):
+                raise _too_long(name, most) from None
+            # Else it is no list, and who decodes the whole says so.
+
+    def _member_count(self, raw: Raw) -> int:
+        """Of a list of lists, as it stands; what is none is counted as anything."""
+        if self._spoken is JSON:
+            return bytes(raw).count(b"[") - 1
+        first, *size = bytes(memoryview(raw)[:5])
+        return int.from_bytes(size[:2] if first == 0xDC else size) if first in (0xDC, 0xDD) else 0
 
     def _check_objects(self, found: Outline) -> None:
         for name in found.__struct_fields__:
@@ -99,14 +142,34 @@ class Outline(msgspec.Struct):
 class Members(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A list, unread. The one way to have a list of JSON end where it gets too long is to give each member a field."""
 
-    def given(self) -> list[Raw]:
-        found = []
+    def given(self) -> Iterator[Raw]:
         for name in self.__struct_fields__:
             member = getattr(self, name)
             if not byte_count(member):
                 break
-            found.append(member)
-        return found
+            yield member
+
+
+class CountingDecoder:
+    """Reads nothing of a list but how many members it has, and refuses what has too many, or is no list."""
+
+    def __init__(self, most: int, spoken: Format) -> None:
+        self._decode = spoken.decoder(_members(most))
+        self._most = most
+
+    def __call__(self, data: bytes) -> None:
+        try:
+            self._decode.plain(data)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            if "at most length" in str(error):
+                raise InvalidRequest(
+                    f"The request is too long; give a list of at most {self._most:,} members."
+                ) from None
+            # Else whoever decodes it says what is wrong.
+
+
+def _too_long(name: str, most: int) -> InvalidRequest:
+    return InvalidRequest(too_many(name, most))
 
 
 @cache
@@ -128,7 +191,7 @@ def _outline(kind: type[Any]) -> type[Outline]:
         outline: Any = Raw | UnsetType
         for choice, most in _choices(field.type, None):
             origin = typing.get_origin(choice) or choice
-            if origin is list and most is not None and most <= COUNTED_MAX:
+            if origin is list and most is not None:
                 lists[field.encode_name] = most
             elif origin in (dict, tuple):
                 objects.add(field.encode_name)

@@ -9,6 +9,7 @@ What cannot be translated is refused on the way in, and given as bytes on the wa
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -17,6 +18,11 @@ from smista.core.wording import explained
 from smista.protocols.http.errors import InvalidRequest
 
 T = TypeVar("T")
+Turn = Callable[[], Awaitable[None]]
+AT_ONCE_BYTES = 256 << 10
+"""A longer body of JSON is given as bytes to whoever speaks MessagePack, where it would unfold to very many values: all
+of them are made in one step."""
+VALUES_MAX = 50_000
 
 _raw_json = msgspec.json.Decoder(msgspec.Raw).decode
 _json_value = msgspec.json.Decoder().decode
@@ -71,6 +77,10 @@ class Decoder(Generic[T]):
             raise InvalidRequest(f"This {self._format_name} is nested too deeply.") from None
         except (msgspec.DecodeError, ValueError) as error:
             raise InvalidRequest(f"This is not {self._format_name}: {error}.") from None
+
+    async def in_steps(self, data: bytes | memoryview | msgspec.Raw, turn: Turn) -> T:
+        """The same, with `turn` awaited wherever much was gone through."""
+        return self(data)
 
 
 def check_plain(value: object, *, nesting_max: int) -> None:
@@ -135,6 +145,16 @@ class Json(Format):
         return body
 
 
+def _has_very_many(body: bytes) -> bool:
+    """Whether a body may hold more values than are to be made at once. Commas in texts count too."""
+    count = 0
+    for start in range(0, len(body), AT_ONCE_BYTES):
+        count += sum(body.count(mark, start, start + AT_ONCE_BYTES) for mark in (b",", b"[", b"{"))
+        if count > VALUES_MAX:
+            return True
+    return False
+
+
 class MessagePack(Format):
     name = "MessagePack"
     content_type = b"application/msgpack"
@@ -146,6 +166,8 @@ class MessagePack(Format):
         return Decoder(msgspec.msgpack.Decoder(kind), self.name, place)
 
     def value_from_body(self, body: bytes) -> msgspec.Raw:
+        if len(body) > AT_ONCE_BYTES and _has_very_many(body):
+            raise Untranslatable(f"more than {VALUES_MAX} values")
         try:
             # Written at once, because not all that can be read here can be written, and the answer has to be.
             return msgspec.Raw(_encode_msgpack(_json_value(body)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,6 +13,7 @@ from smista.protocols import properties
 from smista.protocols.http.formats import Format, Untranslatable
 from smista.protocols.properties import Properties
 
+FOLDED_BYTES = 1 << 10
 STATE_NAMES = {state: state.name.lower() for state in State}
 
 
@@ -143,6 +144,12 @@ def show_message(
     if message.deaths:
         view.deaths = [_show_death(death) for death in message.deaths]
     return view
+
+
+def fold(view: MessageView, envelope: Envelope, answer_format: Format) -> None:
+    """Have long headers as the text they will be in the answer."""
+    if len(envelope.properties) > FOLDED_BYTES:
+        view.headers = cast(Any, msgspec.Raw(answer_format.encode(view.headers)))
 
 
 def _show_body(view: MessageView, body: bytes, said: Properties, answer_format: Format) -> None:

@@ -11,7 +11,9 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from smista.core.wording import explained, unknown_field
+from smista.engine.lane import Lane
 from smista.protocols.http.asgi import Scope, format_of, header, kind_of, text_of, unsupported
+from smista.protocols.http.bounded import AT_ONCE_BYTES, in_steps
 from smista.protocols.http.commands import COMMANDS, DECODERS
 from smista.protocols.http.commands.base import Runnable
 from smista.protocols.http.errors import InvalidRequest
@@ -34,7 +36,9 @@ _FIELDS: dict[Format, Decoder[dict[str, msgspec.Raw]]] = {
 }
 
 
-def read(route: Route, path_fields: dict[str, str], scope: Scope, body: bytes) -> tuple[Runnable, Format]:
+async def read(
+    route: Route, path_fields: dict[str, str], scope: Scope, body: bytes, lane: Lane
+) -> tuple[Runnable, Format]:
     """The command that path, query and body give together, and the format in which its fields were written."""
     came_in, given = _body_fields(route, scope, body)
     sources = {"body": given}
@@ -45,7 +49,7 @@ def read(route: Route, path_fields: dict[str, str], scope: Scope, body: bytes) -
                     raise InvalidRequest(f"`{name}` is given twice, in the {other} and in the {place}.")
             sources.setdefault(place, {})[name] = _written(came_in, name, value)
     together = {name: value for fields in sources.values() for name, value in fields.items()}
-    return DECODERS[came_in][route.command](came_in.encode(together)), came_in
+    return await in_steps(DECODERS[came_in][route.command], came_in.encode(together), lane), came_in
 
 
 def _written(came_in: Format, name: str, value: object) -> msgspec.Raw:
@@ -74,12 +78,31 @@ def _body_fields(route: Route, scope: Scope, body: bytes) -> tuple[Format, dict[
     if came_in is None and (content_type is not None or body):
         raise unsupported(content_type)
     came_in = came_in or JSON
-    fields = _FIELDS[came_in](body) if body else {}
+    fields = _given(route, came_in, body)
     if came_in is JSON:
         _check_utf8(body)
     if route.body == "settings":
         return came_in, {"settings": msgspec.Raw(came_in.encode(fields))}
     return came_in, fields
+
+
+def _given(route: Route, came_in: Format, body: bytes) -> dict[str, msgspec.Raw]:
+    """The fields of a body, unread. A long one may have a million: there none is looked at that the command has not."""
+    if len(body) <= AT_ONCE_BYTES:
+        return _FIELDS[came_in](body) if body else {}
+    found = _outline(came_in, route.command, is_settings=route.body == "settings")(body)
+    given = {name: getattr(found, name) for name in found.__struct_fields__}
+    return {name: value for name, value in given.items() if value is not msgspec.UNSET}
+
+
+@cache
+def _outline(came_in: Format, command: str, *, is_settings: bool) -> Decoder[Any]:
+    names = list(_kinds(command))
+    if is_settings:
+        [structure] = [one for one in _choices(_kinds(command)["settings"]) if issubclass(one, msgspec.Struct)]
+        names = list(kinds_of(structure))
+    fields = [(name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for name in names]
+    return came_in.decoder(msgspec.defstruct("Given", fields, forbid_unknown_fields=True), place="the body")
 
 
 def _check_utf8(body: bytes) -> None:

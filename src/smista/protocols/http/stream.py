@@ -32,7 +32,9 @@ from smista.engine import Broker
 from smista.engine.running import SLICE_S
 from smista.errors import BrokerClosed, BrokerError
 from smista.protocols.faults import Faults
+from smista.protocols.http.answering import encoded, has_long_list
 from smista.protocols.http.asgi import Event, Receive, Send
+from smista.protocols.http.bounded import AT_ONCE_BYTES, byte_count, in_steps
 from smista.protocols.http.commands import DECODERS, Door
 from smista.protocols.http.commands.claims import MakeClaim
 from smista.protocols.http.commands.dead_letters import RedriveDeadLetters
@@ -86,7 +88,8 @@ _SLOW_COMMANDS = frozenset(
         "staged.discard",
     )
 )
-"""They do not do all they do in their first step: in an array, the next request waits for them."""
+"""They do not do all they do in their first step, as whatever is long does not: in an array, the next request waits
+for them."""
 _SETTLING_COMMANDS = frozenset(("ack", "nack", "release", "extend"))
 """One of them may be about very many messages."""
 _MAY_WAIT: frozenset[type] = frozenset((ReceiveCommand, Consume, MakeClaim, RedriveDeadLetters))
@@ -210,7 +213,7 @@ class Stream:
             return True
         frame = read_frame(self._format, text=event.get("text"), binary=event.get("bytes"))
         if isinstance(frame, StreamRequest):
-            self._start(self._answer_one(frame))
+            await self._start_one(frame)
             if frame.command in _SETTLING_COMMANDS:
                 await asyncio.sleep(0)
                 await self._subscriptions.settled()
@@ -255,8 +258,23 @@ class Stream:
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
-    async def _answer_one(self, request: StreamRequest) -> None:
-        answer = await self._outcome(request)
+    async def _start_one(self, request: StreamRequest) -> None:
+        """Start it. What is so long that it is read in turns has to be begun before the next frame is looked at."""
+        if byte_count(request.payload) <= AT_ONCE_BYTES:
+            self._start(self._answer_one(request, self._door))
+            return
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def begin() -> None:
+            if not begun.done():
+                begun.set_result(None)
+
+        door = Door(self._broker, self._door.staging, self._format, self._format, self._door.places, begin)
+        task = self._start(self._answer_one(request, door))
+        await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)
+
+    async def _answer_one(self, request: StreamRequest, door: Door) -> None:
+        answer = await self._outcome(request, door)
         if answer is not None:
             self._outbox.put(answer)
 
@@ -309,16 +327,20 @@ class Stream:
                 "carried out; send it in another frame."
             )
             return self._format.encode(Refusal(request.id, error_body(error)))
-        answer = await self._outcome(request)
+        answer = await self._outcome(request, self._door)
         if answer is not None:
             budget.bytes_left -= len(answer)
         return answer
 
-    async def _outcome(self, request: StreamRequest) -> bytes | None:
+    async def _outcome(self, request: StreamRequest, door: Door) -> bytes | None:
         """Carry out a request; what to answer, or None where nothing is to be said."""
         try:
-            result = await self._carry_out(request)
-            return None if request.id is None else self._format.encode(Answer(request.id, result))
+            result = await self._carry_out(request, door)
+            if request.id is None:
+                return None
+            if has_long_list(result):
+                result = msgspec.Raw(await encoded(result, self._format, self._broker.lane))
+            return self._format.encode(Answer(request.id, result))
         except BrokerError as error:
             said = error_body(error)
         except Exception as error:
@@ -326,17 +348,17 @@ class Stream:
             said = INTERNAL_ERROR
         return self._format.encode(Refusal(request.id, said))
 
-    async def _carry_out(self, request: StreamRequest) -> object:
+    async def _carry_out(self, request: StreamRequest, door: Door) -> object:
         payload = request.payload if len(memoryview(request.payload)) else NO_PAYLOAD[self._format]
         # It would keep the whole frame in memory for as long as the command takes.
         request.payload = _NOTHING
         decode = self._decoders.get(request.command)
         if decode is not None:
-            command = decode(payload)
+            command = await in_steps(decode, payload, self._broker.lane)
             del payload
             if type(command) in _MAY_WAIT and _waits(command):
-                return await self._wait_for(command.run(self._door), request.id)
-            return await command.run(self._door)
+                return await self._wait_for(command.run(door), request.id)
+            return await command.run(door)
         decode_own = self._own_decoders.get(request.command)
         if decode_own is None:
             raise UnknownCommand(f"There is no command {request.command[:100]!r}; see docs/commands.md.")
@@ -406,7 +428,7 @@ def _in_order(requests: list[StreamRequest]) -> Iterator[list[StreamRequest]]:
     """The requests of an array, those together that may be started one right after the other."""
     group: list[StreamRequest] = []
     for request in requests:
-        if request.command in _SLOW_COMMANDS:
+        if request.command in _SLOW_COMMANDS or byte_count(request.payload) > AT_ONCE_BYTES:
             if group:
                 yield group
             yield [request]

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from smista.core.state import DEFAULT_NAMESPACE
+from smista.protocols.http.bounded import AT_ONCE_BYTES, CountingDecoder
 from smista.protocols.http.commands.base import Milliseconds, Name
 from smista.protocols.http.commands.receiving import Action, Result
 from smista.protocols.http.errors import ErrorBody, InvalidRequest, error_body
@@ -153,6 +154,9 @@ _FRAME: Any = StreamRequest | Annotated[list[StreamRequest], msgspec.Meta(min_le
 _FRAME_DECODERS: dict[Format, Decoder[StreamRequest | list[StreamRequest]]] = {
     each: each.decoder(_FRAME) for each in (JSON, MESSAGE_PACK)
 }
+_COUNTING_DECODERS: dict[Format, CountingDecoder] = {
+    each: CountingDecoder(ARRAY_MAX, each) for each in (JSON, MESSAGE_PACK)
+}
 _ID_DECODERS: dict[Format, Decoder[Identified]] = {each: each.decoder(Identified) for each in (JSON, MESSAGE_PACK)}
 
 
@@ -170,9 +174,18 @@ def read_frame(spoken: Format, *, text: str | None, binary: bytes | None) -> Fra
             return _refusal("On smista.msgpack frames are binary, and this one was text; send it as binary.")
         data = binary
     try:
+        if len(data) > AT_ONCE_BYTES and _is_array(spoken, data):
+            # Counted first: a million requests would be read to be refused.
+            _COUNTING_DECODERS[spoken](data)
         return _FRAME_DECODERS[spoken](data)
     except InvalidRequest as error:
         return Refusal(_id_in(spoken, data), error_body(error))
+
+
+def _is_array(spoken: Format, data: bytes) -> bool:
+    if spoken is JSON:
+        return data[:100].lstrip(b" \t\r\n").startswith(b"[")
+    return 0x90 <= data[0] <= 0x9F or data[0] in (0xDC, 0xDD)
 
 
 def _refusal(sentence: str) -> Refusal:

@@ -6,6 +6,7 @@ class says what it answers. `/v1/command`, REST, the stream and `/openapi.json` 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -58,7 +59,7 @@ class Door:
     """Where a command came from: the broker it is for, what is staged, the formats it came in and is answered in, and
     how many connections there may be."""
 
-    __slots__ = ("answer_format", "broker", "places", "request_format", "staging")
+    __slots__ = ("answer_format", "begun", "broker", "places", "request_format", "staging")
 
     def __init__(
         self,
@@ -67,7 +68,11 @@ class Door:
         request_format: Format,
         answer_format: Format,
         places: Places | None = None,
+        begun: Callable[[], None] = lambda: None,
     ) -> None:
+        """`begun` is called by whoever read something long in turns, right before it does what was asked for: what was
+        asked for later may be begun then."""
+        self.begun = begun
         self.broker = broker
         self.staging = staging
         self.places = places or Places()

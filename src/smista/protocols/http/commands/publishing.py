@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,6 +16,7 @@ from smista.core.errors import InvalidArgument, MessageTooLarge
 from smista.core.message import PLAIN, Envelope, Publication
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine import Published
+from smista.engine.lane import Lane
 from smista.errors import BrokerError
 from smista.protocols import properties
 from smista.protocols.http.bounded import AT_ONCE_BYTES, BoundedDecoder, Members, Skim, byte_count
@@ -30,12 +31,14 @@ from smista.protocols.http.commands.base import (
     command,
 )
 from smista.protocols.http.errors import ErrorBody, InvalidRequest, error_body
-from smista.protocols.http.formats import MESSAGE_PACK, Decoder, Format, Untranslatable, check_plain
+from smista.protocols.http.formats import MESSAGE_PACK, Decoder, Format, Turn, Untranslatable, check_plain
 from smista.protocols.http.translating import TooLong, json_in_steps
 from smista.protocols.properties import JSON_BYTES, Properties
 from smista.protocols.turns import SLICE_S
 
 BATCH_MAX = 10_000
+TOLD_AT_ONCE = 2_000
+"""Of the messages of a batch, how many are told of in one turn of the loop what became of them."""
 HEADERS_NESTING_MAX = 32
 PROPERTIES_BYTES_MAX = 64 << 10
 """Headers and properties of one message, as the log keeps them."""
@@ -245,6 +248,7 @@ class Publish(MessageFields, kw_only=True):
     async def run(self, door: Door) -> PublishedAnswer:
         await translate(self, door, self.queue, self.namespace)
         one = publication(self, door.request_format)
+        door.begun()
         [result] = await door.broker.publish(self.queue, [one], namespace=self.namespace)
         if isinstance(result, BrokerError):
             raise result
@@ -329,13 +333,14 @@ class PublishBatch(Command):
                 publications.append(publication(fields, door.request_format))
             except BrokerError as error:
                 refused[index] = error
+        door.begun()
         results = await door.broker.publish(self.queue, publications, batch_id=self.batch_id, namespace=self.namespace)
         if refused:
             stored = iter(results)
-            results = [refused.get(index) or next(stored) for index in range(len(self.messages or ()))]
-        return self._answer(results)
+            results = [refused.get(index) or next(stored) for index in range(len(results) + len(refused))]
+        return await self._answer(results, door.broker.lane)
 
-    def _answer(self, results: list[Published | BrokerError]) -> BatchAnswer:
+    async def _answer(self, results: list[Published | BrokerError], lane: Lane) -> BatchAnswer:
         errors = [(index, one) for index, one in enumerate(results) if isinstance(one, BrokerError)]
         answer = BatchAnswer(
             accepted=len(results) - len(errors),
@@ -348,9 +353,21 @@ class PublishBatch(Command):
                 BatchResult(error=error_body(one))
                 if isinstance(one, BrokerError)
                 else BatchResult(message_id=one.id, position=one.position, duplicate=one.is_duplicate)
-                for one in results
+                async for one in lane.in_turns(results, TOLD_AT_ONCE)
             ]
         return answer
+
+
+class Later:
+    """The messages of a long batch, in their order: nothing is made of one before its turn comes."""
+
+    def __init__(self, members: Members, read: Callable[[int, msgspec.Raw], MessageFields]) -> None:
+        self._members = members
+        self._read = read
+
+    def __iter__(self) -> Iterator[Unread]:
+        for index, raw in enumerate(self._members.given()):
+            yield Unread(read=partial(self._read, index, raw))
 
 
 class _Loose(msgspec.Struct):
@@ -379,6 +396,16 @@ class _BatchDecoder(Decoder[Any]):
             outline: Any = self._skim(data)
             if isinstance(outline.messages, Members):
                 return self._long(outline, outline.messages)
+        return self._short(data)
+
+    async def in_steps(self, data: bytes | memoryview | msgspec.Raw, turn: Turn) -> PublishBatch:
+        outline: Any = await self._skim.in_steps(data, turn)
+        await turn()
+        if isinstance(outline.messages, Members):
+            return self._long(outline, outline.messages)
+        return self._short(data)
+
+    def _short(self, data: bytes | memoryview | msgspec.Raw) -> PublishBatch:
         try:
             return self._whole(data)
         except InvalidRequest:
@@ -401,10 +428,8 @@ class _BatchDecoder(Decoder[Any]):
         given = {name: getattr(outline, name) for name in outline.__struct_fields__}
         rest = {name: raw for name, raw in given.items() if raw is not UNSET} | {"messages": []}
         batch = self._whole(self._format.encode(rest))
-        batch.messages = [
-            Unread(read=partial(self._in_turn, index, raw, None if batch.partial else rest))
-            for index, raw in enumerate(messages.given())
-        ]
+        told = None if batch.partial else rest
+        batch.messages = cast(list[MessageFields], Later(messages, lambda index, raw: self._in_turn(index, raw, told)))
         return batch
 
     def _in_turn(self, index: int, raw: msgspec.Raw, rest: dict[str, Any] | None) -> MessageFields:
@@ -480,6 +505,7 @@ class PublishToExchange(MessageFields, kw_only=True):
     async def run(self, door: Door) -> RoutedAnswer:
         await translate(self, door)
         one = publication(self, door.request_format, exchange=self.exchange, routing_key=self.routing_key)
+        door.begun()
         results = await door.broker.publish_to_exchange(
             self.exchange,
             one,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,6 +13,7 @@ from smista.core.errors import InvalidArgument
 from smista.engine import Delivery, Receipt
 from smista.errors import BrokerError
 from smista.protocols.http.commands.base import (
+    SHOWN_AT_ONCE,
     Choice,
     Command,
     Door,
@@ -23,8 +25,10 @@ from smista.protocols.http.commands.base import (
 )
 from smista.protocols.http.dead_letter_places import place_of
 from smista.protocols.http.errors import ErrorBody, InvalidRequest, error_body
-from smista.protocols.http.messages import MessageView, show_delivery
+from smista.protocols.http.messages import MessageView, fold, show_delivery
 
+READ_AT_ONCE = 2_000
+"""So many receipts are read in one turn of the loop."""
 Limit = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 ConsumerName = Annotated[str, msgspec.Meta(max_length=255)]
 
@@ -43,6 +47,25 @@ def show_received(delivery: Delivery, queue: str, door: Door, *, raw: bool = Fal
     view.queue = queue
     view.receipt = delivery.receipt_text
     return view
+
+
+async def show_all_received(
+    deliveries: Sequence[Delivery], queue: str, door: Door, *, raw: bool = False
+) -> list[MessageView]:
+    """Some at a time, and of several no headers are kept unfolded: they take many times what they take as text. What
+    was for somebody who goes meanwhile is released."""
+    views: list[MessageView] = []
+    try:
+        async for delivery in door.broker.lane.in_turns(deliveries, SHOWN_AT_ONCE):
+            view = show_received(delivery, queue, door, raw=raw)
+            if len(deliveries) > 1:
+                fold(view, delivery.envelope, door.answer_format)
+            views.append(view)
+    except asyncio.CancelledError:
+        if door.broker.failure is None and not door.broker.is_closed:
+            door.broker.release_now([delivery.receipt for delivery in deliveries])
+        raise
+    return views
 
 
 @command
@@ -71,7 +94,7 @@ class Consume(Command):
             consumer=self.consumer,
             namespace=self.namespace,
         )
-        views = [show_received(delivery, self.queue, door) for delivery in deliveries]
+        views = await show_all_received(deliveries, self.queue, door)
         if self.prefetch is not None:
             return Messages(views)
         return views[0] if views else NoMessage()
@@ -100,7 +123,7 @@ class Receive(Command):
             consumer=self.consumer,
             namespace=self.namespace,
         )
-        return Messages([show_received(delivery, self.queue, door, raw=self.raw) for delivery in deliveries])
+        return Messages(await show_all_received(deliveries, self.queue, door, raw=self.raw))
 
 
 Action = Literal["requeued", "dead_lettered"]
@@ -147,7 +170,7 @@ class Settle(Command):
     receipt: str | None = None
     receipts: Annotated[list[str], msgspec.Meta(max_length=10_000)] | None = None
 
-    def named(self, door: Door) -> list[Receipt | BrokerError]:
+    async def named(self, door: Door) -> list[Receipt | BrokerError]:
         self.check_choices()
         if self.message_id is not None:
             if self.queue is None:
@@ -156,14 +179,14 @@ class Settle(Command):
         if self.receipt is not None:
             return [door.broker.receipt(self.receipt)]
         named: list[Receipt | BrokerError] = []
-        for text in self.receipts or ():
+        async for text in door.broker.lane.in_turns(self.receipts or (), READ_AT_ONCE):
             try:
                 named.append(door.broker.receipt(text))
             except BrokerError as error:
                 named.append(error)
         return named
 
-    def settled(self, named: list[Receipt | BrokerError], outcomes: Sequence[object]) -> Settled:
+    async def settled(self, door: Door, named: list[Receipt | BrokerError], outcomes: Sequence[object]) -> Settled:
         """The answer, from what came of those receipts that could be read."""
         came = iter(outcomes)
         results = [one if isinstance(one, BrokerError) else next(came) for one in named]
@@ -172,9 +195,8 @@ class Settle(Command):
             if errors:
                 raise errors[0]
             return Settled(success=True, action=common_action(results))
-        return Settled(
-            success=not errors, action=common_action(results), results=[show_outcome(one) for one in results]
-        )
+        shown = [show_outcome(one) async for one in door.broker.lane.in_turns(results, READ_AT_ONCE)]
+        return Settled(success=not errors, action=common_action(results), results=shown)
 
 
 def readable(named: list[Receipt | BrokerError]) -> list[Receipt]:
@@ -189,8 +211,8 @@ class Acknowledge(Settle):
     answer: ClassVar[Any] = Settled
 
     async def run(self, door: Door) -> Settled:
-        named = self.named(door)
-        return self.settled(named, await door.broker.acknowledge(readable(named)))
+        named = await self.named(door)
+        return await self.settled(door, named, await door.broker.acknowledge(readable(named)))
 
 
 @command
@@ -205,11 +227,11 @@ class Nack(Settle):
     error: str = ""
 
     async def run(self, door: Door) -> Settled:
-        named = self.named(door)
+        named = await self.named(door)
         outcomes = await door.broker.nack(
             readable(named), requeue=self.requeue, delay_ms=self.delay_ms, error=self.error
         )
-        return self.settled(named, outcomes)
+        return await self.settled(door, named, outcomes)
 
 
 @command
@@ -220,8 +242,8 @@ class Release(Settle):
     answer: ClassVar[Any] = Settled
 
     async def run(self, door: Door) -> Settled:
-        named = self.named(door)
-        return self.settled(named, await door.broker.release(readable(named)))
+        named = await self.named(door)
+        return await self.settled(door, named, await door.broker.release(readable(named)))
 
 
 @command
@@ -234,8 +256,8 @@ class Extend(Settle, kw_only=True):
     lease_ms: Milliseconds
 
     async def run(self, door: Door) -> Settled:
-        named = self.named(door)
-        return self.settled(named, await door.broker.extend(readable(named), self.lease_ms))
+        named = await self.named(door)
+        return await self.settled(door, named, await door.broker.extend(readable(named), self.lease_ms))
 
 
 @command
