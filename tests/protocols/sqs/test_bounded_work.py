@@ -14,6 +14,7 @@ from smista.engine import Broker
 from smista.log import MemoryLog
 from smista.protocols.http.asgi import Event, Scope
 from smista.protocols.sqs import json_protocol, query_protocol
+from smista.protocols.sqs.actions.delete_message_batch import DeleteMessageBatch
 from smista.protocols.sqs.door import SqsDoor
 from smista.protocols.sqs.errors import SqsError
 from smista.protocols.sqs.limits import MIB, RELAXED, STRICT, SqsSettings
@@ -183,3 +184,12 @@ async def test_queues_are_listed_in_slices_and_not_all_put_in_order(
     assert [url.rpartition("/")[2] for url in found["queueUrls"]] == ["q02", "q03", "q04"]
     # Once to find them, and once to put the first of them in order.
     assert len(turns) >= 18
+
+
+def test_parameters_do_not_unfold_to_very_much() -> None:
+    members = {f"DeleteMessageBatchRequestEntry.{number}.Id": str(number) for number in range(1, 9_998)}
+    found = query_protocol.read({"Action": "DeleteMessageBatch", **members}, is_at_queue=True)
+    assert isinstance(found, DeleteMessageBatch)
+    nested = {f"a{number}.1.2.3.4.5.6.7.8": "" for number in range(9_999)}
+    with pytest.raises(SqsError, match="name more than 20000 lists, maps and members"):
+        query_protocol.read({"Action": "ListQueues", **nested}, is_at_queue=False)

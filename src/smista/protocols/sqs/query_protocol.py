@@ -34,6 +34,8 @@ XMLNS = "http://queue.amazonaws.com/doc/2012-11-05/"
 PARAMETERS_MAX = 10_000
 AT_ONCE_BYTES = 8 << 10
 """Of a form that are read in one turn of the loop: some 1 ms where every letter is escaped."""
+NODES_MAX = 20_000
+"""Lists, maps and members that the names of parameters may stand for together: they are made in one step."""
 AT_ROOT_ONLY = frozenset(("CreateQueue", "ListQueues"))
 
 
@@ -148,11 +150,17 @@ def read(given: dict[str, str], *, is_at_queue: bool) -> Action:
 def _unflatten(given: dict[str, str]) -> dict[str, object]:
     """Numbered names as the tree that they stand for."""
     tree: dict[str, object] = {}
+    node_count = 0
     for path, value in given.items():
+        if node_count > NODES_MAX:
+            raise SqsError(MALFORMED_INPUT, f"The parameters name more than {NODES_MAX} lists, maps and members.")
         node = tree
         *outer, last = path.split(".", 8)
         for part in outer:
-            inner = node.setdefault(part, {})
+            inner = node.get(part)
+            if inner is None:
+                inner = node[part] = {}
+                node_count += 1
             if not isinstance(inner, dict):
                 raise SqsError(
                     MALFORMED_INPUT, f"The parameter {path[:200]} is given both as one value and as several."
