@@ -19,7 +19,7 @@ from smista.protocols import properties
 from smista.protocols.http import rest, routes, translating
 from smista.protocols.http.answering import encoded
 from smista.protocols.http.asgi import Scope, respond
-from smista.protocols.http.bounded import AT_ONCE_BYTES, OBJECT_BYTES_MAX, _members, byte_count, in_steps
+from smista.protocols.http.bounded import AT_ONCE_BYTES, OBJECT_BYTES_MAX, STEP_BYTES, _members, byte_count, in_steps
 from smista.protocols.http.commands import DECODERS, Door, publishing
 from smista.protocols.http.commands.looking import Browse
 from smista.protocols.http.commands.publishing import Later, MessageFields, Publish, PublishBatch, Unread
@@ -239,7 +239,12 @@ async def test_very_long_requests_are_gone_through_once_in_a_turn(
     turns.clear()
     one = spoken.encode({"queue": "q", "body": b"x" * 1_500_000})
     assert isinstance(await in_steps(DECODERS[spoken]["queue.publish"], one, broker.lane), Publish)
-    assert len(turns) == 2
+    per_step = byte_count(one) // STEP_BYTES
+    assert len(turns) == 2 * per_step
+    turns.clear()
+    longer = spoken.encode({"queue": "q", "body": b"x" * 6_000_000})
+    assert isinstance(await in_steps(DECODERS[spoken]["queue.publish"], longer, broker.lane), Publish)
+    assert len(turns) >= 4 * 2 * per_step, "the longer a step is the more turns come after it"
 
 
 @pytest.mark.parametrize("spoken", FORMATS)

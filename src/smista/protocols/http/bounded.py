@@ -43,10 +43,17 @@ def byte_count(data: bytes | memoryview | Raw) -> int:
 
 async def in_steps(decode: Decoder[T], data: bytes | memoryview | Raw, lane: Lane) -> T:
     """What a decoder reads, with turns for everybody else in between where it goes through very much more than once."""
-    if byte_count(data) <= STEP_BYTES:
+    size = byte_count(data)
+    if size <= STEP_BYTES:
         return decode(data)
-    await lane.turn()
-    return await decode.in_steps(data, lane.turn)
+
+    async def turns() -> None:
+        # To go through it once is one step, however long it is; others need several turns to be done with theirs.
+        for _ in range(size // STEP_BYTES):
+            await lane.turn()
+
+    await turns()
+    return await decode.in_steps(data, turns)
 
 
 class BoundedDecoder(Decoder[T]):
