@@ -18,18 +18,28 @@ from smista.log import MemoryLog
 from smista.protocols import properties
 from smista.protocols.http import rest, routes, translating
 from smista.protocols.http.answering import encoded
+from smista.protocols.http.app import HttpDoor
 from smista.protocols.http.asgi import Scope, respond
-from smista.protocols.http.bounded import AT_ONCE_BYTES, OBJECT_BYTES_MAX, STEP_BYTES, _members, byte_count, in_steps
+from smista.protocols.http.bounded import (
+    AT_ONCE_BYTES,
+    OBJECT_BYTES_MAX,
+    STEP_BYTES,
+    _members,
+    byte_count,
+    check_values,
+    in_steps,
+)
 from smista.protocols.http.commands import DECODERS, Door, publishing
 from smista.protocols.http.commands.looking import Browse
 from smista.protocols.http.commands.publishing import Later, MessageFields, Publish, PublishBatch, Unread
 from smista.protocols.http.commands.receiving import Acknowledge, Receive, Result, Settled
 from smista.protocols.http.commands.staged import CommitStaged
-from smista.protocols.http.errors import InvalidRequest
+from smista.protocols.http.errors import InvalidRequest, RequestTooLarge
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
 from smista.protocols.http.staging import Staging
 from smista.protocols.http.stream_frames import Refusal, read_frame
 from smista.protocols.properties import Properties
+from tests.protocols.http.peer import Peer
 
 FORMATS = [JSON, MESSAGE_PACK]
 NESTED: dict[Format, msgspec.Raw] = {JSON: msgspec.Raw(b"[" + b"[]," * 100_000 + b"[]]")}
@@ -388,3 +398,54 @@ async def test_a_long_body_of_very_many_values_is_bytes_in_messagepack(broker: B
     assert (packed.body, packed.message) == (text, msgspec.UNSET)
     [plain] = (await Receive(queue="q").run(door(broker, JSON))).messages
     assert bytes(plain.message) == text
+
+
+async def test_more_values_than_are_gone_through_at_once_are_refused(
+    broker: Broker, turns: list[None], decoded: list[int]
+) -> None:
+    dense = b'{"command":"queue.publish","payload":{"queue":"q","message":[' + b"[]," * 2_000_000 + b"0]}}"
+    with pytest.raises(RequestTooLarge, match="more than 4000000 values"):
+        await check_values(dense, JSON, broker.lane)
+    assert len(turns) >= 4
+    turns.clear()
+    await check_values(JSON.encode({"message": ["x" * 1000] * 5_000}), JSON, broker.lane)
+    assert len(turns) == 5
+    turns.clear()
+    await check_values(dense, MESSAGE_PACK, broker.lane)
+    await check_values(dense[:3_000_000], JSON, broker.lane)
+    assert turns == []
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/command"), ("POST", "/v1/queues/q/messages")])
+async def test_such_a_request_is_answered_413(broker: Broker, method: str, path: str, decoded: list[int]) -> None:
+    web = HttpDoor()
+    web.broker = broker
+    sent: list[Any] = []
+    body = b'{"message":[' + b"[]," * 2_000_000 + b"0]}"
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+    }
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body}
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    await web(scope, receive, send)
+    assert sent[0]["status"] == 413
+    assert b"request_too_large" in sent[1]["body"]
+    assert decoded == []
+
+
+async def test_such_a_frame_is_refused_too(broker: Broker, decoded: list[int]) -> None:
+    peer = Peer(broker)
+    peer.send("queue.publish", queue="q", message=[[]] * 2_000_000)
+    refusal = await peer.next()
+    assert refusal["error"]["code"] == "request_too_large"
+    assert decoded == []
+    await peer.go()

@@ -37,7 +37,7 @@ from smista.protocols.http.asgi import (
     wants_octets,
     while_connected,
 )
-from smista.protocols.http.bounded import byte_count, in_steps
+from smista.protocols.http.bounded import byte_count, check_values, in_steps
 from smista.protocols.http.commands import DECODERS, Door
 from smista.protocols.http.commands.base import Runnable
 from smista.protocols.http.commands.claims import MakeClaim
@@ -231,6 +231,7 @@ class HttpDoor:
                 written_in = answer_format(scope, came_in)
                 check_length(scope, self._request_bytes_max)
                 body = await read_body(scope, receive, self._request_bytes_max)
+                await check_values(body, came_in, self._ready().lane)
                 answer = await self._command(scope, came_in, written_in, body, receive)
                 text = await encoded(answer, written_in, self._ready().lane)
                 await respond(send, 200, written_in.content_type, text)
@@ -287,6 +288,8 @@ class HttpDoor:
         route, path_fields = routes.find(scope["method"], scope.get("raw_path") or scope["path"].encode())
         check_length(scope, self._request_bytes_max)
         body = await read_body(scope, receive, self._request_bytes_max)
+        if format_of(header(scope, b"content-type") or b"") is JSON:
+            await check_values(body, JSON, self._ready().lane)
         command, came_in = await rest.read(route, path_fields, scope, body, self._ready().lane)
         is_octets = isinstance(command, ReceiveCommand) and wants_octets(scope)
         if isinstance(command, ReceiveCommand) and is_octets:

@@ -22,7 +22,7 @@ from msgspec import UNSET, Raw, UnsetType
 from smista.core.wording import too_many
 from smista.engine.lane import Lane
 from smista.errors import BrokerError
-from smista.protocols.http.errors import InvalidRequest
+from smista.protocols.http.errors import InvalidRequest, RequestTooLarge
 from smista.protocols.http.formats import JSON, Decoder, Format, Turn
 
 T = TypeVar("T")
@@ -33,12 +33,28 @@ OBJECT_BYTES_MAX = 64 << 10
 """Of an object whose names are free, as `headers` and `arguments`, as it is sent."""
 COUNTED_MAX = 10_000
 """Lists that may have more members are lists of lists, and are counted by their brackets."""
+VALUES_MAX = 4_000_000
+"""Of one request of JSON: some 20 ms to go through."""
 STEP_BYTES = 1 << 20
 """What is longer is gone through once in each turn of the loop: some 3 ms for each of these."""
 
 
 def byte_count(data: bytes | memoryview | Raw) -> int:
     return memoryview(data).nbytes
+
+
+async def check_values(data: bytes, spoken: Format, lane: Lane) -> None:
+    """Refuse what holds so many values that it would take long to go through it even once, which is one step. Commas
+    and brackets in texts count too."""
+    if spoken is not JSON or len(data) <= VALUES_MAX:
+        return
+    count = 0
+    for start in range(0, len(data), STEP_BYTES):
+        some = data[start : start + STEP_BYTES]
+        count += len(some) - len(some.translate(None, b",[{"))
+        if count > VALUES_MAX:
+            raise RequestTooLarge(f"The request holds more than {VALUES_MAX} values; send fewer at a time.")
+        await lane.turn()
 
 
 async def in_steps(decode: Decoder[T], data: bytes | memoryview | Raw, lane: Lane) -> T:

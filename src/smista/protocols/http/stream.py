@@ -34,13 +34,20 @@ from smista.errors import BrokerClosed, BrokerError
 from smista.protocols.faults import Faults
 from smista.protocols.http.answering import encoded, has_long_list
 from smista.protocols.http.asgi import Event, Receive, Send
-from smista.protocols.http.bounded import AT_ONCE_BYTES, byte_count, in_steps
+from smista.protocols.http.bounded import AT_ONCE_BYTES, VALUES_MAX, byte_count, check_values, in_steps
 from smista.protocols.http.commands import DECODERS, Door
 from smista.protocols.http.commands.claims import MakeClaim
 from smista.protocols.http.commands.dead_letters import RedriveDeadLetters
 from smista.protocols.http.commands.receiving import Consume, Messages
 from smista.protocols.http.commands.receiving import Receive as ReceiveCommand
-from smista.protocols.http.errors import ErrorBody, RequestCancelled, TooManyRequests, UnknownCommand, error_body
+from smista.protocols.http.errors import (
+    ErrorBody,
+    RequestCancelled,
+    RequestTooLarge,
+    TooManyRequests,
+    UnknownCommand,
+    error_body,
+)
 from smista.protocols.http.formats import JSON, Format
 from smista.protocols.http.held import Held, HeldBytes
 from smista.protocols.http.messages import MessageView
@@ -211,7 +218,14 @@ class Stream:
             return False
         if self._farewell is not None:
             return True
-        frame = read_frame(self._format, text=event.get("text"), binary=event.get("bytes"))
+        text = event.get("text")
+        if text is not None and len(text) > VALUES_MAX:
+            try:
+                await check_values(text.encode(), self._format, self._broker.lane)
+            except RequestTooLarge as error:
+                self._outbox.put(self._format.encode(Refusal(None, error_body(error))))
+                return True
+        frame = read_frame(self._format, text=text, binary=event.get("bytes"))
         if isinstance(frame, StreamRequest):
             await self._start_one(frame)
             if frame.command in _SETTLING_COMMANDS:
