@@ -38,6 +38,7 @@ from smista.protocols.http.errors import InvalidRequest, RequestTooLarge
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
 from smista.protocols.http.staging import Staging
 from smista.protocols.http.stream_frames import Refusal, read_frame
+from smista.protocols.http.translating import token_counts
 from smista.protocols.properties import Properties
 from tests.protocols.http.peer import Peer
 
@@ -411,9 +412,24 @@ async def test_more_values_than_are_gone_through_at_once_are_refused(
     await check_values(JSON.encode({"message": ["x" * 1000] * 5_000}), JSON, broker.lane)
     assert len(turns) == 5
     turns.clear()
-    await check_values(dense, MESSAGE_PACK, broker.lane)
     await check_values(dense[:3_000_000], JSON, broker.lane)
     assert turns == []
+
+
+@pytest.mark.parametrize("dense", [b"\x90" * 5_000_000, b"\xa1x" * 5_000_000, b"\xcc\x00\x81" * 3_000_000])
+async def test_so_are_those_of_messagepack(broker: Broker, turns: list[None], dense: bytes) -> None:
+    request = b"\x82\xa7command\xadqueue.publish\xa7payload\xdd" + struct.pack(">I", len(dense)) + dense
+    with pytest.raises(RequestTooLarge, match="more than 4000000 values"):
+        await check_values(request, MESSAGE_PACK, broker.lane)
+    assert len(turns) >= 3
+    turns.clear()
+    few = MESSAGE_PACK.encode(
+        {"payload": [{"body": bytes(1_000_000), "headers": {"a": 1.5}, "message": -(1 << 40)}] * 6}
+    )
+    await check_values(few, MESSAGE_PACK, broker.lane)
+    assert len(turns) == 1
+    # A map of one name to a list of six maps of three names: a body, a map of one, a number.
+    assert list(token_counts(few)) == [3 + 6 * (1 + 2 + 4 + 2)]
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/v1/command"), ("POST", "/v1/queues/q/messages")])

@@ -288,8 +288,9 @@ class HttpDoor:
         route, path_fields = routes.find(scope["method"], scope.get("raw_path") or scope["path"].encode())
         check_length(scope, self._request_bytes_max)
         body = await read_body(scope, receive, self._request_bytes_max)
-        if format_of(header(scope, b"content-type") or b"") is JSON:
-            await check_values(body, JSON, self._ready().lane)
+        written = format_of(header(scope, b"content-type") or b"")
+        if written is not None:
+            await check_values(body, written, self._ready().lane)
         command, came_in = await rest.read(route, path_fields, scope, body, self._ready().lane)
         is_octets = isinstance(command, ReceiveCommand) and wants_octets(scope)
         if isinstance(command, ReceiveCommand) and is_octets:

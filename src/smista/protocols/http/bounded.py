@@ -24,6 +24,7 @@ from smista.engine.lane import Lane
 from smista.errors import BrokerError
 from smista.protocols.http.errors import InvalidRequest, RequestTooLarge
 from smista.protocols.http.formats import JSON, Decoder, Format, Turn
+from smista.protocols.http.translating import token_counts
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ OBJECT_BYTES_MAX = 64 << 10
 COUNTED_MAX = 10_000
 """Lists that may have more members are lists of lists, and are counted by their brackets."""
 VALUES_MAX = 4_000_000
-"""Of one request of JSON: some 20 ms to go through."""
+"""Of one request: some 20 ms to go through."""
 STEP_BYTES = 1 << 20
 """What is longer is gone through once in each turn of the loop: some 3 ms for each of these."""
 
@@ -46,15 +47,21 @@ def byte_count(data: bytes | memoryview | Raw) -> int:
 async def check_values(data: bytes, spoken: Format, lane: Lane) -> None:
     """Refuse what holds so many values that it would take long to go through it even once, which is one step. Commas
     and brackets in texts count too."""
-    if spoken is not JSON or len(data) <= VALUES_MAX:
+    if len(data) <= VALUES_MAX:
         return
+    for count in _value_counts(data) if spoken is JSON else token_counts(data):
+        if count > VALUES_MAX:
+            raise RequestTooLarge(f"The request holds more than {VALUES_MAX} values; send fewer at a time.")
+        await lane.turn()
+
+
+def _value_counts(data: bytes) -> Iterator[int]:
+    """How many values JSON has up to here, after every `STEP_BYTES`."""
     count = 0
     for start in range(0, len(data), STEP_BYTES):
         some = data[start : start + STEP_BYTES]
         count += len(some) - len(some.translate(None, b",[{"))
-        if count > VALUES_MAX:
-            raise RequestTooLarge(f"The request holds more than {VALUES_MAX} values; send fewer at a time.")
-        await lane.turn()
+        yield count
 
 
 async def in_steps(decode: Decoder[T], data: bytes | memoryview | Raw, lane: Lane) -> T:

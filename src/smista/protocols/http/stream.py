@@ -218,14 +218,16 @@ class Stream:
             return False
         if self._farewell is not None:
             return True
-        text = event.get("text")
-        if text is not None and len(text) > VALUES_MAX:
+        text, binary = event.get("text"), event.get("bytes")
+        data: str | bytes = text or binary or b""
+        if len(data) > VALUES_MAX:
             try:
-                await check_values(text.encode(), self._format, self._broker.lane)
+                data = data.encode() if isinstance(data, str) else data
+                await check_values(data, self._format, self._broker.lane)
             except RequestTooLarge as error:
                 self._outbox.put(self._format.encode(Refusal(None, error_body(error))))
                 return True
-        frame = read_frame(self._format, text=text, binary=event.get("bytes"))
+        frame = read_frame(self._format, text=text, binary=binary)
         if isinstance(frame, StreamRequest):
             await self._start_one(frame)
             if frame.command in _SETTLING_COMMANDS:

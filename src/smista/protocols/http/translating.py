@@ -10,9 +10,10 @@ The value is walked over, token by token, and what lies behind is translated by 
 
 from __future__ import annotations
 
+import re
 import struct
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any
 
 import msgspec
@@ -187,6 +188,37 @@ def _note_names(container: _Container, members: dict[str, Any]) -> None:
     if not container.names.isdisjoint(members):
         raise Untranslatable("an object in which a name comes twice")
     container.names.update(members)
+
+
+# -- counting ---------------------------------------------------------------------------------------------------------
+
+_SHORT = re.compile(rb"[\x00-\x9f\xc0\xc2\xc3\xe0-\xff]+")
+"""Tokens of one byte, as many as follow each other."""
+COUNTED_AT_ONCE = 5_000
+RUN_BYTES = 1 << 20
+
+
+def token_counts(data: bytes) -> Iterator[int]:
+    """How many tokens MessagePack has up to here, after every few thousand, and at the end. What is no MessagePack is
+    counted as far as it is."""
+    place = count = since = 0
+    while place < len(data):
+        first = data[place]
+        run = _SHORT.match(data, place, place + RUN_BYTES)
+        if run is not None:
+            place = run.end()
+            count += run.end() - run.start()
+            since += 1 + (run.end() - run.start()) // 100
+        elif first == 0xC1:
+            break
+        else:
+            place = _header(data, place)[2] if _is_container(first) else _end_of_token(data, place, first)
+            count += 1
+            since += 1
+        if since >= COUNTED_AT_ONCE:
+            since = 0
+            yield count
+    yield count
 
 
 # -- tokens -----------------------------------------------------------------------------------------------------------
