@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from smista.core.checks import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
 from smista.engine import Broker
+from smista.engine.lane import Lane
 from smista.errors import BrokerClosed, BrokerError, reason
 from smista.protocols.bulk.reader import LogReader
 from smista.protocols.faults import Faults
@@ -231,9 +232,9 @@ class HttpDoor:
                 written_in = answer_format(scope, came_in)
                 check_length(scope, self._request_bytes_max)
                 body = await read_body(scope, receive, self._request_bytes_max)
-                await check_values(body, came_in, self._ready().lane)
+                await check_values(body, came_in, self._lane())
                 answer = await self._command(scope, came_in, written_in, body, receive)
-                text = await encoded(answer, written_in, self._ready().lane)
+                text = await encoded(answer, written_in, self._lane())
                 await respond(send, 200, written_in.content_type, text)
             elif path in log_paths.PATHS:
                 await log_paths.answer(scope, written_in, receive, send, self._ready(), self.log_reader)
@@ -254,7 +255,7 @@ class HttpDoor:
         if decode is None:
             raise unknown_command(request.command)
         payload = request.payload if byte_count(request.payload) else _EMPTY[came_in]
-        command = await in_steps(decode, payload, self._ready().lane)
+        command = await in_steps(decode, payload, self._lane())
         return await self._run(
             command, scope, Door(self._ready(), self.staging, came_in, written_in, self._places), receive
         )
@@ -290,8 +291,8 @@ class HttpDoor:
         body = await read_body(scope, receive, self._request_bytes_max)
         written = format_of(header(scope, b"content-type") or b"")
         if written is not None:
-            await check_values(body, written, self._ready().lane)
-        command, came_in = await rest.read(route, path_fields, scope, body, self._ready().lane)
+            await check_values(body, written, self._lane())
+        command, came_in = await rest.read(route, path_fields, scope, body, self._lane())
         is_octets = isinstance(command, ReceiveCommand) and wants_octets(scope)
         if isinstance(command, ReceiveCommand) and is_octets:
             if command.limit != 1:
@@ -304,7 +305,7 @@ class HttpDoor:
             await octets.respond_message(send, answer)
             return
         status = 201 if isinstance(answer, Created) and answer.created else route.status
-        await respond(send, status, written_in.content_type, await encoded(answer, written_in, self._ready().lane))
+        await respond(send, status, written_in.content_type, await encoded(answer, written_in, self._lane()))
 
     async def _other(self, scope: Scope, send: Send) -> None:
         path, method = scope["path"], scope["method"]
@@ -339,6 +340,10 @@ class HttpDoor:
         if self.broker.is_log_full:
             return "the disk is full and a block waits for room; free some space"
         return "stopping" if self._draining.is_set() else None
+
+    def _lane(self) -> Lane:
+        """The broker's; while there is none, what is wrong with a request is told all the same."""
+        return Lane() if self.broker is None else self.broker.lane
 
     def _ready(self) -> Broker:
         if self.broker is None:
