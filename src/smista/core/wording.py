@@ -25,7 +25,7 @@ _WANTED = {
     "object": "an object",
     "bytes": "bytes (in JSON as base64 text)",
 }
-_GOT = _WANTED | {"float": "a number with a fraction", "bytes": "bytes", "null": "null"}
+_GOT = _WANTED | {"float": "a number with a fraction", "bytes": "bytes", "null": "null", "None": "null"}
 _OTHERS = {
     "Invalid base64 encoded string": "is not base64; encode its bytes so",
     "Integer value out of range": "is too large; give a number of at most 64 bits",

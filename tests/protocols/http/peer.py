@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from smista.engine import Broker
-from smista.protocols.http.formats import JSON
+from smista.protocols.http.formats import JSON, Format
 from smista.protocols.http.held import Held, HeldBytes
 from smista.protocols.http.staging import Staging
 from smista.protocols.http.stream import Stream
@@ -17,14 +17,15 @@ from smista.protocols.http.stream import Stream
 class Peer:
     """The other side of a stream, without a socket."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, spoken: Format = JSON) -> None:
+        self._spoken = spoken
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._frames: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.held = HeldBytes()
         self.stream = Stream(
             broker,
             Staging(lambda: broker, None),
-            JSON,
+            spoken,
             self._events.get,
             self._send,
             peer="test",
@@ -47,12 +48,16 @@ class Peer:
         )
 
     def _send_frame(self, frame: Any) -> None:
-        self._events.put_nowait({"type": "websocket.receive", "text": msgspec.json.encode(frame).decode()})
+        data = self._spoken.encode(frame)
+        said = {"text": data.decode()} if self._spoken is JSON else {"bytes": data}
+        self._events.put_nowait({"type": "websocket.receive", **said})
 
     async def next(self) -> Any:
         """The next frame, or the code of the close."""
         event = await self._frames.get()
-        return msgspec.json.decode(event["text"]) if "text" in event else event["code"]
+        if event["type"] == "websocket.close":
+            return event["code"]
+        return msgspec.json.decode(event["text"]) if self._spoken is JSON else msgspec.msgpack.decode(event["bytes"])
 
     async def go(self) -> None:
         self._events.put_nowait({"type": "websocket.disconnect", "code": 1006})

@@ -538,10 +538,10 @@ def test_a_body_where_none_is_taken_is_refused(caller: Caller, queue: str) -> No
     ("body", "named"),
     [
         (b"{", "JSON"),
-        (b"[]", "the body"),
-        (b"null", "the body"),
+        (b"[]", "The body"),
+        (b"null", "The body"),
         (b'{"lease_ms": "long"}', "`settings.lease_ms`"),
-        (b'{"lease_ms": 1, "colour": "red"}', "`colour`"),
+        (b'{"lease_ms": 1, "colour": "red"}', "`settings.colour`"),
         (b'{"dead_letter_queue": "\xff"}', "JSON"),
         (b'{"retry_backoff": "sometimes"}', "`settings.retry_backoff`"),
     ],

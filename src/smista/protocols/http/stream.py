@@ -5,8 +5,9 @@
     broker ─▶ subscription.deliver ─▶ pushed messages ───────────────────┘
 
 Requests start in the order in which they came, and each does its transition in its first step, so that publishes keep
-their order; answers come when they are ready. The requests of an array are started over several turns of the loop where
-their first steps take long, so that everybody else has a turn in between; the next frame waits for that.
+their order; answers come when they are ready. What is so long that it is read over several turns of the loop holds up
+those behind it until it is read, and not longer. The requests of an array are started over several turns of the loop
+where their first steps take long, so that everybody else has a turn in between; the next frame waits for that.
 
 What one connection can make us keep is bounded. No frame is read while many requests are under way, many answers wait
 to be written, or the log is behind; subscriptions get next to nothing more while many pushed messages wait. What waits
@@ -23,7 +24,8 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -95,8 +97,7 @@ _SLOW_COMMANDS = frozenset(
         "staged.discard",
     )
 )
-"""They do not do all they do in their first step, as whatever is long does not: in an array, the next request waits
-for them."""
+"""They do not do all they do in their first step: in an array, the next request waits for them."""
 _SETTLING_COMMANDS = frozenset(("ack", "nack", "release", "extend"))
 """One of them may be about very many messages."""
 _MAY_WAIT: frozenset[type] = frozenset((ReceiveCommand, Consume, MakeClaim, RedriveDeadLetters))
@@ -229,7 +230,11 @@ class Stream:
                 return True
         frame = read_frame(self._format, text=text, binary=binary)
         if isinstance(frame, StreamRequest):
-            await self._start_one(frame)
+            answering = partial(self._answer_one, frame)
+            if _is_long(frame):
+                await self._begin(answering)
+            else:
+                self._start(answering(self._door))
             if frame.command in _SETTLING_COMMANDS:
                 await asyncio.sleep(0)
                 await self._subscriptions.settled()
@@ -274,11 +279,8 @@ class Stream:
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
-    async def _start_one(self, request: StreamRequest) -> None:
-        """Start it. What is so long that it is read in turns has to be begun before the next frame is looked at."""
-        if byte_count(request.payload) <= AT_ONCE_BYTES:
-            self._start(self._answer_one(request, self._door))
-            return
+    async def _begin(self, work: Callable[[Door], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """Start something that is so long that it is read in turns; returns when it is read."""
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def begin() -> None:
@@ -286,8 +288,9 @@ class Stream:
                 begun.set_result(None)
 
         door = Door(self._broker, self._door.staging, self._format, self._format, self._door.places, begin)
-        task = self._start(self._answer_one(request, door))
+        task = self._start(work(door))
         await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)
+        return task
 
     async def _answer_one(self, request: StreamRequest, door: Door) -> None:
         answer = await self._outcome(request, door)
@@ -326,14 +329,18 @@ class Stream:
         while len(started) < len(group):
             turn = Turn()
             some = group[len(started) : len(started) + AT_ONCE]
-            tasks = [self._start(self._outcome_within(budget, turn, request)) for request in some]
+            if _is_long(some[0]):
+                started.append(await self._begin(partial(self._outcome_within, budget, turn, some[0])))
+                continue
+            short = itertools.takewhile(lambda request: not _is_long(request), some)
+            tasks = [self._start(self._outcome_within(budget, turn, request, self._door)) for request in short]
             await asyncio.sleep(0)
             # Those that did not begin have ended without a trace, and are started anew.
             started += tasks[: turn.begun]
             await self._subscriptions.settled()
         return started
 
-    async def _outcome_within(self, budget: Budget, turn: Turn, request: StreamRequest) -> bytes | None:
+    async def _outcome_within(self, budget: Budget, turn: Turn, request: StreamRequest, door: Door) -> bytes | None:
         """`_outcome`, unless the answers before it are too much already; nothing once its turn is over."""
         if not turn.begin():
             return None
@@ -343,7 +350,7 @@ class Stream:
                 "carried out; send it in another frame."
             )
             return self._format.encode(Refusal(request.id, error_body(error)))
-        answer = await self._outcome(request, self._door)
+        answer = await self._outcome(request, door)
         if answer is not None:
             budget.bytes_left -= len(answer)
         return answer
@@ -440,11 +447,16 @@ class Stream:
         self._broker.release_now([self._broker.receipt(text) for text in texts if isinstance(text, str)])
 
 
+def _is_long(request: StreamRequest) -> bool:
+    """Whether it may be read over several turns of the loop: those behind it wait until it is."""
+    return byte_count(request.payload) > AT_ONCE_BYTES
+
+
 def _in_order(requests: list[StreamRequest]) -> Iterator[list[StreamRequest]]:
     """The requests of an array, those together that may be started one right after the other."""
     group: list[StreamRequest] = []
     for request in requests:
-        if request.command in _SLOW_COMMANDS or byte_count(request.payload) > AT_ONCE_BYTES:
+        if request.command in _SLOW_COMMANDS:
             if group:
                 yield group
             yield [request]

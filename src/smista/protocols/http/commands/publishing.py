@@ -321,7 +321,7 @@ class PublishBatch(Command):
             publications = [Publication(body, envelope) for body in self.bodies]
         slice_ends_s = time.perf_counter() + SLICE_S
         for index, fields in enumerate(self.messages or ()):
-            if time.perf_counter() > slice_ends_s:
+            if isinstance(self.messages, Later) and time.perf_counter() > slice_ends_s:
                 await door.broker.lane.turn()
                 slice_ends_s = time.perf_counter() + SLICE_S
             if isinstance(fields, Unread):
