@@ -39,7 +39,8 @@ WORK_PER_COPY = 20
 READ_PER_COPY = 64
 """... and so do so many bytes of its properties, which have to be read for that."""
 TOO_WIDE = (
-    f"The dead-letter exchange leads to more than {QUEUES_MAX} queues, or to very many exchanges; bind fewer of them."
+    f"The dead-letter exchange leads to more than {QUEUES_MAX} queues, or past very many exchanges or patterns; bind "
+    "less to it."
 )
 BODY_LOST = "The body cannot be read from the log, so the message cannot be moved to where its body is written again."
 MOVES = (DeadLetterMode.MOVE, DeadLetterMode.MOVE_OR_DROP)

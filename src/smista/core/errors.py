@@ -231,7 +231,7 @@ class ReachTooWide(BrokerError):
     def __init__(self, exchange: str, what: str, limit: int, would: str = "go to") -> None:
         super().__init__(
             f"From exchange {exchange!r} a message would {would} more than {limit} {what}, which is the most: bind "
-            "fewer of them, or publish it in several parts by different keys."
+            "less to it, or publish it in several parts by different keys."
         )
         self.exchange = exchange
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from smista.core.exchanges import Work
 from smista.engine import Binding, Broker, ExchangeKind, ExchangeSettings, Publication, QueueSettings
 from smista.protocols.amqp import methods, values
 from smista.protocols.amqp.content import BasicProperties, write_properties
@@ -329,7 +330,22 @@ async def test_a_way_past_too_many_bindings_is_refused(server: Server, monkeypat
     client.feed(message(b"", "", "amq.direct", properties=properties))
     closed = await client.expect(methods.ChannelClose)
     assert closed.reply_code == 406
-    assert "be held against more than" in closed.reply_text
+    assert "take more than" in closed.reply_text
+
+
+async def test_what_a_way_may_take_does_not_depend_on_what_is_remembered_of_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await server.connect()
+    await server.broker.bind(Binding.to_queue("amq.topic", "q", "#.a.#"))
+    work = Work()
+    assert server.broker.queues_for("amq.topic", "a.a.a.a", extra_keys=["k"], work=work) == ("q",)
+    monkeypatch.setattr("smista.core.exchanges.matcher.WORK_MAX", work.done)
+    properties = write_properties(BasicProperties(headers={"CC": ["k"]}))
+    for count in (1, 2):
+        client.feed(message(b"", "a.a.a.a", "amq.topic", properties=properties))
+        await drained(client)
+        assert server.counts()[0] == count
 
 
 async def test_a_way_through_too_many_exchanges_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def route(
 
         return Route(_walk(topology, topology.exchange(exchange), look, None, queues_max))
     except TooMuchWork:
-        raise ReachTooWide(exchange, "bindings", WORK_MAX, "be held against") from None
+        raise ReachTooWide(exchange, "steps to find its queues", WORK_MAX, "take") from None
 
 
 def _matched(at: Exchange, keys: Sequence[str], headers: Headers, work: Work) -> Iterator[Destination]:
@@ -148,7 +148,7 @@ def explain(
     try:
         return Route(_walk(topology, topology.exchange(exchange), look, trace, None), tuple(trace))
     except TooMuchWork:
-        raise ReachTooWide(exchange, "bindings", WORK_MAX, "be held against") from None
+        raise ReachTooWide(exchange, "steps to find its queues", WORK_MAX, "take") from None
 
 
 def _walk(

@@ -121,7 +121,9 @@ class TopicMatcher(Generic[D]):
 
     def __init__(self) -> None:
         self._root: _Node[D] = _Node()
-        self._cache: dict[str, tuple[D, ...]] = {}
+        self._cache: dict[str, tuple[tuple[D, ...], int]] = {}
+        """With what it took to find out: an answer that is at hand counts as much as it did the first time. Else the
+        same message would be refused or not by what others have published before."""
 
     def bind(self, destination: D, key: str, arguments: Arguments = ()) -> bool:
         node = self._root
@@ -156,9 +158,12 @@ class TopicMatcher(Generic[D]):
         return True
 
     def match(self, routing_key: str, headers: Headers = None, work: Work | None = None) -> tuple[D, ...]:
+        work = Work() if work is None else work
         known = self._cache.get(routing_key)
         if known is not None:
-            return known
+            work.spend(known[1])
+            return known[0]
+        done_before = work.done
         found = self._walk(routing_key, work)
         if not found:
             destinations: tuple[D, ...] = ()
@@ -168,7 +173,7 @@ class TopicMatcher(Generic[D]):
             merged: dict[D, None] = {}
             for node in found:
                 held = cast("Held[D]", node.held)
-                if work is not None and len(held) >= DESTINATIONS_PER_WORK:
+                if len(held) >= DESTINATIONS_PER_WORK:
                     work.spend(len(held) // DESTINATIONS_PER_WORK)
                 for destination in held:
                     merged[destination] = None
@@ -176,7 +181,7 @@ class TopicMatcher(Generic[D]):
         if len(destinations) <= CACHED_DESTINATIONS_MAX:
             if len(self._cache) >= CACHED_KEYS_MAX:
                 self._cache.clear()
-            self._cache[routing_key] = destinations
+            self._cache[routing_key] = destinations, work.done - done_before
         return destinations
 
     def explain(self, routing_key: str, headers: Headers = None, work: Work | None = None) -> list[Match[D]]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from smista.core.checks import ID_LENGTH_MAX
@@ -97,7 +97,7 @@ class Target:
         "queues",
         "routing_key",
         "version",
-        "work",
+        "work_done",
     )
 
     def __init__(self, method: methods.BasicPublish) -> None:
@@ -108,7 +108,7 @@ class Target:
         self.queues: tuple[str, ...] = ()
         self.version = -1
         self.looks_at_headers = False
-        self.work: Work | None = None
+        self.work_done = 0
         """What it took to find the way, since somebody asked."""
 
     def prepare(self, raw: bytes, channel: Channel) -> Prepared:
@@ -124,21 +124,25 @@ class Target:
     def route(self, broker: Broker, vhost: str, prepared: Prepared) -> tuple[str, ...]:
         version = broker.topology_version(namespace=vhost)
         if version != self.version:
-            self.work = Work()
-            self.queues = broker.queues_for(self.exchange, self.routing_key, work=self.work, namespace=vhost)
+            self.queues = self._find(broker, vhost)
             self.looks_at_headers = broker.looks_at_headers(self.exchange, namespace=vhost)
             self.version = version
         if not self.looks_at_headers and not prepared.extra_keys:
             return self.queues
-        self.work = self.work or Work()
-        return broker.queues_for(
-            self.exchange,
-            self.routing_key,
-            headers=prepared.routed_by if self.looks_at_headers else None,
-            extra_keys=prepared.extra_keys,
-            work=self.work,
-            namespace=vhost,
-        )
+        headers = prepared.routed_by if self.looks_at_headers else None
+        return self._find(broker, vhost, headers, prepared.extra_keys)
+
+    def _find(
+        self, broker: Broker, vhost: str, headers: Mapping[str, Any] | None = None, extra_keys: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        # Each time from nothing: what one message may take must not depend on what is remembered here.
+        work = Work()
+        try:
+            return broker.queues_for(
+                self.exchange, self.routing_key, headers=headers, extra_keys=extra_keys, work=work, namespace=vhost
+            )
+        finally:
+            self.work_done += work.done
 
 
 def _prepare(target: Target, raw: bytes, channel: Channel) -> Prepared:
@@ -308,9 +312,8 @@ class Publisher:
                 ACCESS_REFUSED, f"cannot publish to internal exchange '{target.exchange}' in vhost '{vhost}'"
             ) from None
         finally:
-            if target.work is not None:
-                self._connection.work += target.work.done // ROUTED_PER_WORK
-                target.work = None
+            self._connection.work += target.work_done // ROUTED_PER_WORK
+            target.work_done = 0
 
     def count_at_once(self, target: Target, prepared: Prepared, limit: int) -> int:
         """How many messages make `limit` in queues, as things are now: a target may remember a shorter route."""
