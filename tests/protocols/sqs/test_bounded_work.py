@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
+from types import FrameType
 from urllib.parse import quote_plus, unquote_to_bytes
 
 import msgspec
@@ -13,12 +15,13 @@ import pytest
 from smista.engine import Broker
 from smista.log import MemoryLog
 from smista.protocols.http.asgi import Event, Scope
-from smista.protocols.sqs import json_protocol, query_protocol
+from smista.protocols.sqs import json_protocol, message_attributes, query_protocol
 from smista.protocols.sqs.actions.delete_message_batch import DeleteMessageBatch
+from smista.protocols.sqs.actions.receive_message import ReceiveAnswer, Received
 from smista.protocols.sqs.door import SqsDoor
 from smista.protocols.sqs.errors import SqsError
 from smista.protocols.sqs.limits import MIB, RELAXED, STRICT, SqsSettings
-from smista.protocols.sqs.query_protocol import AT_ONCE_BYTES, parameters, parameters_in_steps
+from smista.protocols.sqs.query_protocol import AT_ONCE_BYTES, WRITTEN_AT_ONCE, parameters, parameters_in_steps
 
 FORM = b"application/x-www-form-urlencoded"
 
@@ -134,6 +137,106 @@ async def test_what_is_no_form_is_refused_in_steps_too(form: bytes) -> None:
 
     with pytest.raises(SqsError):
         await parameters_in_steps(b"", form, turn)
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+ESCAPED = "<>&\"\r'\t\n\x01\0\x1f\ufffe\uffffé€𝄞]]>"
+
+
+def received(*bodies: str) -> ReceiveAnswer:
+    return ReceiveAnswer([Received("id", "receipt", "md5", body) for body in bodies])
+
+
+class Turns:
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __call__(self) -> None:
+        self.count += 1
+
+
+def python_calls(run: Callable[[], object]) -> int:
+    """How many functions of ours are called: the same on every machine, however busy."""
+    count = 0
+
+    def note(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("text", ["<", '"', "\x01", "\ufffe", "é&"])
+async def test_a_long_answer_in_xml_is_written_in_steps(text: str) -> None:
+    body = text * (MIB // len(text))
+    turns = Turns()
+    _, parts = await query_protocol.write("ReceiveMessage", received(body, body), "id", turns)
+    assert turns.count >= 2 * len(body) // WRITTEN_AT_ONCE
+    assert max(map(len, parts)) <= 2 * len("&quot;") * WRITTEN_AT_ONCE
+    answer = received(body)
+    calls = python_calls(lambda: list(query_protocol._in_xml("ReceiveMessage", answer, "id")))
+    assert calls < 1_000, "something is called for each character"
+
+
+async def test_texts_are_escaped_in_xml_wherever_they_are_cut() -> None:
+    [[head]] = [(await query_protocol.write("ReceiveMessage", received("x"), "id", Turns()))[1]]
+    for shift in range(12):
+        body = "-" * (WRITTEN_AT_ONCE - shift) + ESCAPED
+        _, parts = await query_protocol.write("ReceiveMessage", received(body), "id", Turns())
+        shown = "-" * (WRITTEN_AT_ONCE - shift) + "&lt;&gt;&amp;&quot;&#xD;'\t\n" + "\ufffd" * 5 + "é€𝄞]]&gt;"
+        assert b"".join(parts) == head.replace(b"<Body>x<", f"<Body>{shown}<".encode())
+
+
+async def test_a_long_answer_in_json_is_written_message_by_message() -> None:
+    answer = received(*['"' * MIB] * 10)
+    turns = Turns()
+    parts = await json_protocol.write(answer, turns)
+    assert turns.count == 10
+    assert b"".join(parts) == json_protocol.encode(answer)
+    turns = Turns()
+    _, parts = await query_protocol.write("ReceiveMessage", answer, "id", turns, in_json=True)
+    assert turns.count == 10
+    shown = msgspec.json.decode(b"".join(parts))["ReceiveMessageResponse"]
+    assert [one["Body"] for one in shown["ReceiveMessageResult"]["messages"]] == ['"' * MIB] * 10
+
+
+async def test_long_messages_are_looked_through_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = SqsDoor(lambda: broker, SqsSettings())
+    await answer_to(door, "CreateQueue", QueueName="q")
+    for _ in range(10):
+        await answer_to(door, "SendMessage", QueueUrl="/000000000000/q", MessageBody="x" * MIB)
+    done: list[str] = []
+    turn = broker.lane.turn
+    digest = message_attributes.md5
+
+    async def noted_turn() -> None:
+        done.append("turn")
+        await turn()
+
+    def noted_digest(data: bytes) -> str:
+        done.append("digest")
+        return digest(data)
+
+    monkeypatch.setattr(broker.lane, "turn", noted_turn)
+    monkeypatch.setattr(message_attributes, "md5", noted_digest)
+    [start, *parts] = await exchange(
+        door,
+        msgspec.json.encode({"QueueUrl": "/000000000000/q", "MaxNumberOfMessages": 10}),
+        (b"content-type", json_protocol.CONTENT_TYPE),
+        (b"x-amz-target", b"AmazonSQS.ReceiveMessage"),
+    )
+    assert done == ["digest", "turn"] * 10 + ["turn"] * 10
+    body = b"".join(part["body"] for part in parts)
+    assert (b"content-length", b"%d" % len(body)) in start["headers"]
+    assert [part.get("more_body", False) for part in parts] == [True] * (len(parts) - 1) + [False]
+    assert [one["Body"] for one in msgspec.json.decode(body)["Messages"]] == ["x" * MIB] * 10
 
 
 @pytest.mark.parametrize("member", [b"{}", b'""', b"1", rb'"\""', rb'"\\"'])

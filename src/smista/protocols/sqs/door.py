@@ -27,7 +27,7 @@ from smista.protocols.http.asgi import (
 from smista.protocols.http.errors import RequestError
 from smista.protocols.refusing import Refusing
 from smista.protocols.sqs import json_protocol, query_protocol, signature
-from smista.protocols.sqs.actions.base import Action, Answer
+from smista.protocols.sqs.actions.base import Action
 from smista.protocols.sqs.addresses import read_path
 from smista.protocols.sqs.call import Call, Memory
 from smista.protocols.sqs.errors import (
@@ -214,10 +214,13 @@ class SqsDoor:
         )
         answer = await action.run(call)
         if request.target:
-            await _respond(send, 200, request_id, json_protocol.CONTENT_TYPE, _json_body(answer))
+            parts = await json_protocol.write(answer, broker.lane.turn)
+            await _respond(send, 200, request_id, json_protocol.CONTENT_TYPE, *parts)
         else:
-            content_type, data = query_protocol.write(name, answer, request_id, in_json=request.wants_json)
-            await _respond(send, 200, request_id, content_type, data)
+            content_type, parts = await query_protocol.write(
+                name, answer, request_id, broker.lane.turn, in_json=request.wants_json
+            )
+            await _respond(send, 200, request_id, content_type, *parts)
 
     async def _read_body(self, request: Request, scope: Scope, receive: Receive) -> bytes:
         bytes_max = min(self._settings.request_bytes_max, self._limits.request_bytes_max(is_form=not request.target))
@@ -231,11 +234,6 @@ class SqsDoor:
 
 def _unsupported(request: Request, cure: str) -> SqsError:
     return SqsError(UNSUPPORTED_MEDIA_TYPE, str(unsupported(request.content_type or None, cure)))
-
-
-def _json_body(answer: Answer) -> bytes:
-    # An action with nothing to say sends no body at all, as AWS does.
-    return json_protocol.encode(answer) if answer.has_result else b""
 
 
 def _has_action(query: bytes) -> bool:
@@ -255,7 +253,7 @@ def _request_id() -> str:
 async def _refuse(request: Request, request_id: str, error: SqsError, send: Send) -> None:
     if request.target:
         body, more = json_protocol.write_error(error)
-        await _respond(send, error.kind.status, request_id, json_protocol.CONTENT_TYPE, body, more)
+        await _respond(send, error.kind.status, request_id, json_protocol.CONTENT_TYPE, body, more=more)
     else:
         content_type, body = query_protocol.write_error(error, request_id, in_json=request.wants_json)
         await _respond(send, error.kind.status, request_id, content_type, body)
@@ -266,14 +264,16 @@ async def _respond(
     status: int,
     request_id: str,
     content_type: bytes,
-    body: bytes,
+    *parts: bytes,
     more: tuple[tuple[bytes, bytes], ...] = (),
 ) -> None:
     headers = [
         (b"x-amzn-requestid", request_id.encode()),
         (b"content-type", content_type),
-        (b"content-length", b"%d" % len(body)),
+        (b"content-length", b"%d" % sum(map(len, parts))),
         *more,
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    for part in parts[:-1]:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": parts[-1]})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+
 import msgspec
 
 from smista.core.wording import explained
 from smista.protocols.sqs.actions import ACTIONS
-from smista.protocols.sqs.actions.base import Action
+from smista.protocols.sqs.actions.base import Action, Answer
+from smista.protocols.sqs.actions.receive_message import ReceiveAnswer
 from smista.protocols.sqs.errors import SERIALIZATION, UNKNOWN_OPERATION, SqsError
 
 CONTENT_TYPE = b"application/x-amz-json-1.0"
@@ -15,9 +18,37 @@ TARGET_PREFIX = b"AmazonSQS."
 
 MEMBERS_MAX = 10_000
 """Of all lists and maps of a request together; as many parameters as a form may have."""
+AT_ONCE_BYTES = 64 << 10
+"""Of messages that are written in one turn of the loop, or one message: up to 10 ms for the longest that AWS knows."""
 
 _DECODERS = {TARGET_PREFIX + name.encode(): msgspec.json.Decoder(action).decode for name, action in ACTIONS.items()}
 encode = msgspec.json.Encoder().encode
+
+
+async def write(answer: Answer, turn: Callable[[], Awaitable[None]]) -> list[bytes]:
+    """In parts, with turns for others in between."""
+    if not answer.has_result:
+        # An action with nothing to say sends no body at all, as AWS does.
+        return [b""]
+    if not isinstance(answer, ReceiveAnswer) or sum([len(one.body) for one in answer.messages]) < AT_ONCE_BYTES:
+        return [encode(answer)]
+    parts = [b'{"Messages":[']
+    for part in await each_written(answer.messages, turn):
+        parts += part, b","
+    parts[-1] = b"]}"
+    return parts
+
+
+async def each_written(messages: Sequence[object], turn: Callable[[], Awaitable[None]]) -> list[bytes]:
+    written: list[bytes] = []
+    some_bytes = 0
+    for message in messages:
+        written.append(encode(message))
+        some_bytes += len(written[-1])
+        if some_bytes >= AT_ONCE_BYTES:
+            some_bytes = 0
+            await turn()
+    return written
 
 
 class _ErrorAnswer(msgspec.Struct):

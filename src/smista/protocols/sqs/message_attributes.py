@@ -32,7 +32,8 @@ _TYPE = re.compile(r"(String|Number|Binary)(\.[^\s].*)?", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 # What XML 1.0 cannot hold: these bytes, and U+FFFE and U+FFFF.
-_NOT_XML = bytes(set(range(32)) - {9, 10, 13})
+NOT_XML = bytes(set(range(32)) - {9, 10, 13})
+NOT_XML_BEYOND = ("\ufffe".encode(), "\uffff".encode())
 
 
 Attributes = dict[str, tuple[str, Any]]
@@ -119,9 +120,9 @@ properties.READERS[SQS] = as_properties
 def is_xml_text(data: bytes) -> bool:
     """Whether UTF-8 holds only characters that XML can."""
     # By bytes, which is many times faster for a long body than a search by character.
-    if len(data.translate(None, _NOT_XML)) != len(data):
+    if len(data.translate(None, NOT_XML)) != len(data):
         return False
-    return b"\xef\xbf\xbe" not in data and b"\xef\xbf\xbf" not in data
+    return not any(beyond in data for beyond in NOT_XML_BEYOND)
 
 
 def check(given: dict[str, GivenAttribute], limits: Limits) -> tuple[Attributes, int]:
