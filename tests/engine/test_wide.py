@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, cast
 
 import pytest
 
 from smista.core.dead_letters import _find_way
 from smista.core.errors import QueueDeleted, QueueFull, ReachTooWide
-from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings, route
+from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings, Work, route
 from smista.core.exchanges.matcher import PASSED
 from smista.core.message import Envelope, Publication, Receipt
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
@@ -76,6 +76,45 @@ async def test_one_for_few_queues_does_not_wait_for_them(bench: Bench) -> None:
     await broker.publish_to_exchange("amq.direct", Publication(b"y", Envelope(routing_key="one")))
     assert not wide[-1].done()
     await asyncio.gather(*wide)
+
+
+@pytest.mark.parametrize(
+    ("key", "extra_keys"),
+    [
+        pytest.param("", [f"a.a.a.{number}" for number in range(60)], id="many keys"),
+        pytest.param(".".join(["a"] * 100), [], id="one key of many words"),
+    ],
+)
+async def test_one_after_the_other_looks_long_for_its_way(
+    bench: Bench, key: str, extra_keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = bench.broker
+    for number in range(1, 5):
+        await broker.bind(Binding.to_queue("amq.topic", "q1", ".".join(["#", "a"] * number + ["#"])))
+    at_once = 20
+    monkeypatch.setattr("smista.engine.publishing.WORK_AT_ONCE", at_once)
+    done = 0
+    spend = Work.spend
+
+    def noted(work: Work, count: int) -> None:
+        nonlocal done
+        # Said before it is done: what is refused is not.
+        spend(work, count)
+        done += count
+
+    monkeypatch.setattr(Work, "spend", noted)
+
+    def publish() -> Coroutine[Any, Any, list[Published]]:
+        publication = Publication(b"x", Envelope(routing_key=key))
+        return broker.publish_to_exchange("amq.topic", publication, extra_keys=extra_keys)
+
+    await publish()
+    alone = done
+    assert alone > 20 * at_once
+    work = asyncio.gather(*(publish() for _ in range(COUNT)))
+    assert await most_in_a_turn(broker, work, lambda _: done) < 2 * alone
+    assert done <= (COUNT + 1) * (alone + at_once), "a way was looked for twice"
+    assert bench.counts("q1")[0] == COUNT + 1
 
 
 def reach_less(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from smista.core.dead_letters import is_much
 from smista.core.declaring import look_after
 from smista.core.dedup import dedup_key, sent_key
 from smista.core.entering import Placed, Result, admit, find_duplicate, placed, refuse, store
-from smista.core.exchanges import route
+from smista.core.exchanges import Reach, Work, route
 from smista.core.message import Message, Publication
 from smista.core.publishing import Batch, publish
 from smista.core.queue import Queue
@@ -44,19 +44,20 @@ def publish_to_exchange(
     headers: Mapping[str, object] | None = None,
     extra_keys: Sequence[str] = (),
     batch_id: str | None = None,
+    within: Reach | None = None,
     now_ms: int,
 ) -> list[Placed]:
     """Publish through an exchange: one `Placed` per queue, none when nothing matched. All or none.
 
-    Within a queue's deduplication window what is sent again under the same batch id is not stored there again.
+    Within a queue's deduplication window what is sent again under the same batch id is not stored there again. `within`
+    less than what any message may reach, `ReachTooWide` says that it goes further, and nothing has changed.
     """
     if batch_id is not None:
         check_id("batch_id", batch_id, BATCH_ID_LENGTH_MAX)
     namespace.topology.check_publish(exchange)
     envelope = publication.envelope
-    found = route(
-        namespace.topology, exchange, envelope.routing_key, headers, namespace.queues.__contains__, extra_keys
-    )
+    where = namespace.topology, exchange, envelope.routing_key, headers, namespace.queues.__contains__, extra_keys
+    found = route(*where) if within is None else route(*where, queues_max=within.queues, work=Work(within.work))
     queues = [namespace.queues[name] for name in found.queues]
     if len(queues) == 1:
         # Not as a whole batch: the next time it may be routed to several queues, which remember by places.

@@ -23,7 +23,7 @@ from smista.core.exchanges.exchange import (
     ExchangeTarget,
 )
 from smista.core.exchanges.matcher import WORK_MAX, Work
-from smista.core.exchanges.router import QUEUES_MAX, Route, Step, explain, route
+from smista.core.exchanges.router import QUEUES_MAX, Reach, Route, Step, explain, route
 from smista.core.exchanges.topology import DEFAULT_EXCHANGE, PREDECLARED, Removed, Topology
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "ExchangeTarget",
     "InvalidBinding",
     "InvalidExchange",
+    "Reach",
     "ReachTooWide",
     "Removed",
     "Route",

@@ -35,21 +35,22 @@ EXPLAINED = 5
 
 
 class TooMuchWork(Exception):
-    """It would take more than `WORK_MAX`."""
+    """It would take more than it may."""
 
 
 class Work:
-    """What has been done for one message so far."""
+    """What has been done for one message so far, and what may be: `WORK_MAX`, or less."""
 
-    __slots__ = ("done",)
+    __slots__ = ("done", "limit")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int | None = None) -> None:
         self.done = 0
+        self.limit = WORK_MAX if limit is None else limit
 
     def spend(self, count: int) -> None:
         """Raises `TooMuchWork`. Said before the work is done where that is known."""
         self.done += count
-        if self.done > WORK_MAX:
+        if self.done > self.limit:
             raise TooMuchWork
 
 

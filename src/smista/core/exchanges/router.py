@@ -15,7 +15,7 @@ one exchange that leads to queues only, and for that `route` is one lookup, one 
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -58,6 +58,15 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 _NOWHERE = Route()
 QUEUES_MAX = 5_000
 """How many queues one message may reach in one step: some 30 ms."""
+
+
+class Reach(NamedTuple):
+    """How far a message may go; more is refused."""
+
+    queues: int
+    work: int
+
+
 EXCHANGES_MAX = 5_000
 """How many exchanges it may pass: that many are walked in some 10 ms."""
 
@@ -104,7 +113,7 @@ def route(
 
         return Route(_walk(topology, topology.exchange(exchange), look, None, queues_max))
     except TooMuchWork:
-        raise ReachTooWide(exchange, "steps to find its queues", WORK_MAX, "take") from None
+        raise ReachTooWide(exchange, "steps to find its queues", work.limit, "take") from None
 
 
 def _matched(at: Exchange, keys: Sequence[str], headers: Headers, work: Work) -> Iterator[Destination]:
