@@ -89,7 +89,9 @@ class Keeper:
             held=self.held,
         )
         self.held_elsewhere: list[Callable[[], int]] = []
-        """What protocols hold that has not become messages yet, in bytes."""
+        """What protocols hold that has not become messages yet, in bytes ..."""
+        self.going_out: list[Callable[[], int]] = []
+        """... and what was delivered or answered and waits for its reader."""
         self._paging.has_let_go = recovery.has_left_bodies
         recovery.finish(self.recorder, clock.now_ms())
         for block in recovery.blocks:
@@ -136,7 +138,12 @@ class Keeper:
         """What the broker holds in memory: what `memory_bytes_max` is held against."""
         recorder = self.recorder
         messages_bytes = recorder.resident_bytes + recorder.kept_bytes + recorder.history_bytes
-        return Held(messages_bytes, self._remembered.bytes, sum(bytes_of() for bytes_of in self.held_elsewhere))
+        return Held(
+            messages_bytes,
+            self._remembered.bytes,
+            sum(bytes_of() for bytes_of in self.held_elsewhere),
+            sum(bytes_of() for bytes_of in self.going_out),
+        )
 
     @property
     def resident_bytes_left(self) -> int:

@@ -60,6 +60,8 @@ class Held(NamedTuple):
     remembered_ids: int = 0
     coming_in: int = 0
     """Bodies that are not whole yet, and open transactions."""
+    going_out: int = 0
+    """What clients have not read yet."""
 
     @property
     def total(self) -> int:
@@ -69,7 +71,7 @@ class Held(NamedTuple):
 class Pressure:
     def __init__(self, *, disk_free_bytes_min: int, memory_bytes_max: int, held: Callable[[], Held] = Held) -> None:
         self._disk_free_bytes_min = disk_free_bytes_min
-        self._memory_bytes_max = memory_bytes_max
+        self.memory_bytes_max = memory_bytes_max
         self._held = held
         self._room_bytes: int | None = None
         self.refusal: ResourceLow | None = None
@@ -91,9 +93,9 @@ class Pressure:
 
     def refusal_for(self, *, memory_bytes: int, disk_bytes: int) -> ResourceLow | None:
         """Why so much more could not be taken, if it could not."""
-        if self._held().total + memory_bytes > self._memory_bytes_max:
+        if self._held().total + memory_bytes > self.memory_bytes_max:
             return LowMemory(
-                f"This takes {memory_bytes} bytes of memory, and the broker may hold {self._memory_bytes_max} in all "
+                f"This takes {memory_bytes} bytes of memory, and the broker may hold {self.memory_bytes_max} in all "
                 "by memory_bytes_max; nothing was stored. Publish less at once, consume some, or raise the limit."
             )
         if self._room_bytes is not None and self._room_bytes - disk_bytes < self._disk_free_bytes_min:
@@ -112,11 +114,16 @@ class Pressure:
                 f"{self._disk_free_bytes_min}; nothing was stored. Free some space, or consume what is queued."
             )
         held = self._held()
-        if held.total > self._memory_bytes_max:
+        if held.total > self.memory_bytes_max:
             return LowMemory(
-                f"The broker holds {held.total} bytes in memory, above memory_bytes_max, {self._memory_bytes_max}: "
+                f"The broker holds {held.total} bytes in memory, above memory_bytes_max, {self.memory_bytes_max}: "
                 f"{held.messages} of messages, {held.remembered_ids} of deduplication ids, {held.coming_in} of what is "
-                "coming in; nothing was stored. Consume or purge what is queued, shorten dedup_window_ms, or raise the "
-                "limit."
+                f"coming in, {held.going_out} that clients have not read yet; nothing was stored. {_cure(held)}"
             )
         return None
+
+
+def _cure(held: Held) -> str:
+    if held.going_out > max(held.messages, held.remembered_ids):
+        return "Those who do not read are cut off in a while: try again then, or raise the limit."
+    return "Consume or purge what is queued, shorten dedup_window_ms, or raise the limit."

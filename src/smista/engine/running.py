@@ -274,9 +274,14 @@ class RunningBroker:
         """As `read_routing` of `open`, for a protocol that comes later."""
         self._state.read_routing = read
 
-    def count_in_memory(self, held_bytes: Callable[[], int]) -> None:
-        """What a protocol holds that has not become messages counts in `memory_bytes_max` too."""
-        self._keeper.held_elsewhere.append(held_bytes)
+    def count_in_memory(self, held_bytes: Callable[[], int], *, is_going_out: bool = False) -> None:
+        """What a protocol holds that has not become messages, or that its clients have not read yet, counts in
+        `memory_bytes_max` too."""
+        (self._keeper.going_out if is_going_out else self._keeper.held_elsewhere).append(held_bytes)
+
+    @property
+    def memory_bytes_max(self) -> int:
+        return self._keeper.pressure.memory_bytes_max
 
     def now_ms(self) -> int:
         return self._clock.now_ms()

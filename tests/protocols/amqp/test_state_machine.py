@@ -719,48 +719,6 @@ async def test_a_client_that_asks_and_never_reads_is_not_read_from_any_more() ->
     await server.stop()
 
 
-async def test_a_client_that_neither_reads_nor_says_anything_is_cut_off() -> None:
-    server = await Server().start(amqp=AmqpSettings(output_timeout_s=0.01))
-    client = await server.connect()
-    client.wire.waiting_bytes = 2 << 20
-    client.connection.pause_writing()
-    await until(lambda: client.wire.was_aborted)
-    await until(lambda: not server.door.connections)
-    await server.stop()
-
-
-async def test_a_client_is_not_cut_off_while_it_reads_or_says_something(server: Server) -> None:
-    client = await server.connect()
-    client.wire.waiting_bytes = 2 << 20
-    client.connection.pause_writing()
-    for _ in range(3):
-        client.feed(on(1, QOS))
-        await client.expect(methods.BasicQosOk)
-        client.connection._look_at_output()
-    for _ in range(3):
-        client.wire.waiting_bytes -= 100_000
-        client.connection._look_at_output()
-    assert not client.wire.was_aborted
-    client.connection.resume_writing()
-    assert client.connection._stall_timer is None
-
-
-async def test_a_client_that_asks_and_never_reads_is_cut_off_though_it_says_something() -> None:
-    server = await Server().start(amqp=AmqpSettings(output_bytes_max=100_000))
-    client = await server.connect()
-    client.wire.waiting_bytes = 100_001
-    client.connection.pause_writing()
-    client.feed(on(1, QOS))
-    assert client.wire.is_paused
-    client.wire.waiting_bytes -= 100_000
-    client.connection._look_at_output()
-    assert not client.wire.was_aborted, "it has read much of it"
-    client.wire.waiting_bytes -= 1
-    client.connection._look_at_output()
-    assert client.wire.was_aborted, "it has read hardly anything"
-    await server.stop()
-
-
 async def test_what_a_client_does_not_read_counts_in_memory(server: Server) -> None:
     client = await server.connect()
     before = server.broker._keeper.held().total

@@ -444,6 +444,7 @@ class Channel:
     def settle(self, settlement: Settlement, taken: dict[int, Receipt]) -> Later | None:
         """Settle at once, or, where they are very many, in slices: a coroutine, which has to come to its end."""
         receipts = list(taken.values())
+        self.connection.settled()
         if self._pool is not None:
             self.broker.let_go_in_pool(self._pool, receipts)
         return self.broker.settle_many(

@@ -27,7 +27,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from smista.errors import BrokerError, reason
-from smista.protocols.amqp import frames, methods
+from smista.protocols.amqp import frames, methods, non_readers
 from smista.protocols.amqp.channel import Channel
 from smista.protocols.amqp.content import PUBLISH
 from smista.protocols.amqp.frames import HEAD, HEAD_BYTES, METHOD, OVERHEAD
@@ -139,13 +139,27 @@ class AmqpConnection(Reading, asyncio.Protocol):
         self._stop_watching_output()
         self._transport.abort()
 
+    def cut_off(self, why: str) -> None:
+        logger.info(
+            "a client that does not read was cut off: %s",
+            why,
+            extra={"fields": {"peer": self.peer, "user": self.user, "vhost": self.vhost}},
+        )
+        self.abort()
+
+    @property
+    def _patience_s(self) -> float:
+        heartbeat_s = self._handshake.heartbeat_s
+        return 2 * heartbeat_s if heartbeat_s else non_readers.SILENCE_S_MAX
+
     def _handshake_timed_out(self) -> None:
         self.door.refusing.note(f"no handshake within {self.door.settings.handshake_timeout_s:g} s", self._host)
         self.abort()
 
     def _beat(self) -> None:
         """Twice an interval: say that we are here, and see whether the other side is."""
-        self._missed = 0 if self._heard or self._waiting is not None else self._missed + 1
+        is_read = self._waiting is None and not self.is_flooded
+        self._missed = self._missed + 1 if is_read and not self._heard else 0
         self._heard = False
         heartbeat_s = self._handshake.heartbeat_s
         if self._missed >= 4:

@@ -14,6 +14,7 @@ import msgspec
 from smista.engine import Broker, in_slices
 from smista.errors import BrokerClosed, BrokerError, BrokerStopped, LowMemory
 from smista.protocols.amqp import arguments, frames, routing
+from smista.protocols.amqp.non_readers import NonReaders
 from smista.protocols.places import Places
 from smista.protocols.refusing import Refusing
 from smista.protocols.turns import Turns
@@ -61,6 +62,8 @@ class AmqpDoor:
         self.turns = turns or Turns()
         broker.read_routing_with(routing.read_routing)
         broker.count_in_memory(self.kept_bytes)
+        broker.count_in_memory(self.output_bytes, is_going_out=True)
+        self.non_readers = NonReaders(self)
         self._loop = asyncio.get_running_loop()
         self.settings = settings or AmqpSettings()
         self.connections: set[AmqpConnection] = set()
@@ -93,11 +96,12 @@ class AmqpDoor:
         return AmqpConnection(self)
 
     def kept_bytes(self) -> int:
-        """What has come in and is not the broker's yet, and what has left it and is not taken."""
-        return sum(
-            connection.transacted_bytes + connection.parts_bytes + connection.output_bytes
-            for connection in self.connections
-        )
+        """What has come in and is not the broker's yet."""
+        return sum(connection.transacted_bytes + connection.parts_bytes for connection in self.connections)
+
+    def output_bytes(self) -> int:
+        """What has left the broker and is not taken."""
+        return sum(connection.output_bytes for connection in self.connections)
 
     def left(self, connection: AmqpConnection) -> None:
         self.connections.discard(connection)
@@ -125,6 +129,7 @@ class AmqpDoor:
             connection.abort()
         if self._watching is not None:
             self._watching.cancel()
+        self.non_readers.close()
         self.refusing.close()
         self.refusing_logins.close()
 

@@ -2,21 +2,18 @@
 
     frames of one turn ─▶ `out` ─▶ one write ─▶ the transport's buffer ─▶ the socket
                                                  │ above 1 MiB: nothing is delivered any more
-                                                 │ above `output_bytes_max`: nothing is read from it any more either
-                                                 └ either of them, and hardly anything is taken for long: it is cut off
+                                                 └ above `output_bytes_max`: nothing is read from it any more either
 
 So a consumer without a limit on a long queue takes the memory of its window and no more, and so does a client that asks
 and asks and never reads an answer. Both stop short of a deadlock: a client that publishes and is slow to read what is
 delivered to it is still read from.
 
-What waits is memory that nobody else has, so it does not wait for ever: whoever takes too little of it in a stretch of
-`output_timeout_s` is cut off, as from RabbitMQ after 15 s. A slow consumer is not, as long as anything comes from it.
+What waits is memory that nobody else has, so it does not wait for ever: see `non_readers`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
     from smista.protocols.amqp.channel import Channel
     from smista.protocols.amqp.consuming import Consumer
     from smista.protocols.amqp.door import AmqpDoor
-
-logger = logging.getLogger("smista.amqp")
 
 WRITE_HIGH_BYTES = 1 << 20
 PROGRESS_BYTES_PER_S = 1024
@@ -69,11 +64,15 @@ class Outgoing:
         self._is_over = False
         self._has_come = False
         """Anything, since the stretch began in which something has to be taken."""
+        self._silent_stretches = 0
+        """In how many of them, one after the other, nothing came and hardly anything was taken."""
+        self._has_settled = self._had_settled = False
+        """In this stretch, and in the one before."""
         self._written_bytes = 0
         self._taken_bytes = 0
         """Of those, when it began."""
         self._stall_timer: asyncio.TimerHandle | None = None
-        """When it is over; None while there is room for more."""
+        """When it is over; None while nobody has to know."""
 
     def limit_output(self) -> None:
         high = min(WRITE_HIGH_BYTES, self.door.settings.output_bytes_max)
@@ -118,8 +117,7 @@ class Outgoing:
     def pause_writing(self) -> None:
         self._is_transport_full = True
         self._set_full(True)
-        if self._stall_timer is None and not self._is_over:
-            self._watch_output()
+        self.watch_output()
 
     def resume_writing(self) -> None:
         self._is_transport_full = False
@@ -162,9 +160,16 @@ class Outgoing:
         """What waits to be taken."""
         return self._out_bytes + (0 if self._is_over else self._transport.get_write_buffer_size())
 
-    def _watch_output(self) -> None:
-        self._stop_watching_output()
+    def watch_output(self) -> None:
+        """Look from now on how much of what waits is taken, as long as anything waits."""
+        if self._stall_timer is None and not self._is_over and self.output_bytes:
+            self._begin_stretch()
+
+    def _begin_stretch(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
         self._taken_bytes = self._written_bytes - self._transport.get_write_buffer_size()
+        self._had_settled, self._has_settled = self._has_settled, False
         self._has_come = False
         self._stall_timer = self._loop.call_later(self.door.settings.output_timeout_s, self._look_at_output)
 
@@ -172,17 +177,50 @@ class Outgoing:
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+        self._silent_stretches = 0
+        self.door.non_readers.discard(self)
+
+    @property
+    def has_taken_enough(self) -> bool:
+        """Of what waits, in the stretch that has begun last, for all of it."""
+        taken_bytes = self._written_bytes - self._transport.get_write_buffer_size() - self._taken_bytes
+        return taken_bytes >= PROGRESS_BYTES_PER_S * self.door.settings.output_timeout_s
+
+    @property
+    def has_settled(self) -> bool:
+        """Any message lately."""
+        return self._has_settled or self._had_settled
+
+    @property
+    def _patience_s(self) -> float:
+        """How long nothing may come from it, and hardly anything be taken."""
+        raise NotImplementedError
 
     def _look_at_output(self) -> None:
-        """A stretch is over: has enough been taken? Where nothing is read, nothing can come."""
-        taken_bytes = self._written_bytes - self._transport.get_write_buffer_size() - self._taken_bytes
-        is_silent = not self._has_come and not self._is_held
+        """A stretch is over: has enough been taken?"""
         timeout_s = self.door.settings.output_timeout_s
-        if taken_bytes < PROGRESS_BYTES_PER_S * timeout_s and (self.is_flooded or is_silent):
-            logger.info("a client that did not read for %g s was cut off", timeout_s)
-            self.abort()
+        if not self.output_bytes:
+            self._stop_watching_output()
             return
-        self._watch_output()
+        if self.has_taken_enough:
+            self._silent_stretches = 0
+            self.door.non_readers.discard(self)
+        else:
+            # Where we do not read, nothing can come. That counts only where its not reading is the reason.
+            is_silent = self._is_transport_full and not self._has_come and (self.is_flooded or not self._is_held)
+            self._silent_stretches = self._silent_stretches + 1 if is_silent else 0
+            if self._silent_stretches * timeout_s >= self._patience_s:
+                self.cut_off(f"it neither read nor said anything for {self._silent_stretches * timeout_s:g} s")
+                return
+            self.door.non_readers.add(self)
+        self._begin_stretch()
+
+    def cut_off(self, why: str) -> None:
+        raise NotImplementedError
+
+    def settled(self) -> None:
+        """Messages that were delivered here have been settled."""
+        self._has_settled = True
 
     def abort(self) -> None:
         """Cut it off, whatever is still on its way."""
@@ -199,6 +237,7 @@ class Outgoing:
 
     def acknowledge(self, receipts: Iterable[Receipt]) -> None:
         """With what else is acknowledged in this read."""
+        self._has_settled = True
         self._acknowledged += receipts
 
     def acknowledge_soon(self, receipts: list[Receipt]) -> None:
