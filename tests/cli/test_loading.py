@@ -50,6 +50,7 @@ def test_commands_to_a_broker_load_the_client_and_nothing_of_the_broker(url: str
             "smista.core.errors",
             "smista.core.message",
             "smista.core.settings",
+            "smista.core.wording",
         }
 
 
