@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import AsyncIterator, Callable
 from types import FrameType
+from typing import Any
 from urllib.parse import quote_plus, unquote_to_bytes
 
 import msgspec
@@ -15,12 +16,14 @@ import pytest
 from smista.engine import Broker
 from smista.log import MemoryLog
 from smista.protocols.http.asgi import Event, Scope
-from smista.protocols.sqs import json_protocol, message_attributes, query_protocol
+from smista.protocols.sqs import json_protocol, message_attributes, query_protocol, sending
+from smista.protocols.sqs.actions import send_message_batch
 from smista.protocols.sqs.actions.delete_message_batch import DeleteMessageBatch
 from smista.protocols.sqs.actions.receive_message import ReceiveAnswer, Received
+from smista.protocols.sqs.actions.send_message_batch import PREPARED_AT_ONCE, SendMessageBatch
 from smista.protocols.sqs.door import SqsDoor
 from smista.protocols.sqs.errors import SqsError
-from smista.protocols.sqs.limits import MIB, RELAXED, STRICT, SqsSettings
+from smista.protocols.sqs.limits import MIB, RELAXED, STRICT, Limits, SqsSettings
 from smista.protocols.sqs.query_protocol import AT_ONCE_BYTES, WRITTEN_AT_ONCE, parameters, parameters_in_steps
 
 FORM = b"application/x-www-form-urlencoded"
@@ -296,3 +299,54 @@ def test_parameters_do_not_unfold_to_very_much() -> None:
     nested = {f"a{number}.1.2.3.4.5.6.7.8": "" for number in range(9_999)}
     with pytest.raises(SqsError, match="name more than 20000 lists, maps and members"):
         query_protocol.read({"Action": "ListQueues", **nested}, is_at_queue=False)
+
+
+def full_batch(limits: Limits) -> bytes:
+    """The longest batch, its entries as full as AWS lets them be."""
+    value = {"DataType": "String", "StringValue": "v", "StringListValues": [], "BinaryListValues": []}
+    entry = {
+        "MessageBody": "hello",
+        "DelaySeconds": 1,
+        "MessageGroupId": "g",
+        "MessageDeduplicationId": "d",
+        "MessageAttributes": {f"name{number}": value for number in range(10)},
+        "MessageSystemAttributes": {"AWSTraceHeader": value},
+    }
+    entries = [{"Id": str(number), **entry} for number in range(limits.batch_entries)]
+    return msgspec.json.encode({"QueueUrl": "q", "Entries": entries})
+
+
+@pytest.mark.parametrize("limits", [STRICT, RELAXED])
+def test_the_longest_batch_that_is_allowed_is_read(limits: Limits) -> None:
+    action = json_protocol.read(b"AmazonSQS.SendMessageBatch", full_batch(limits), limits)
+    assert isinstance(action, SendMessageBatch)
+    assert len(action.entries or ()) == limits.batch_entries
+
+
+def test_a_relaxed_request_has_a_bound_too() -> None:
+    body = b'{"QueueUrl":"q","Entries":[' + b"{}," * 300_000 + b"{}]}"
+    with pytest.raises(SqsError, match="more than 100000 members"):
+        json_protocol.read(b"AmazonSQS.SendMessageBatch", body, RELAXED)
+
+
+async def test_a_long_batch_is_made_ready_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = SqsDoor(lambda: broker, SqsSettings(relaxed=True))
+    url = msgspec.json.decode(await answer_to(door, "CreateQueue", QueueName="q"))["QueueUrl"]
+    prepared, turns = 0, []
+    plain_turn = broker.lane.turn
+
+    def prepare(*given: Any, **named: Any) -> Any:
+        nonlocal prepared
+        prepared += 1
+        return sending.prepare(*given, **named)
+
+    async def turn() -> None:
+        turns.append(prepared)
+        await plain_turn()
+
+    monkeypatch.setattr(send_message_batch, "prepare", prepare)
+    monkeypatch.setattr(broker.lane, "turn", turn)
+    entries = [{"Id": str(number), "MessageBody": "x"} for number in range(500)]
+    answer = msgspec.json.decode(await answer_to(door, "SendMessageBatch", QueueUrl=url, Entries=entries))
+    assert len(answer["Successful"]) == 500
+    assert turns == list(range(PREPARED_AT_ONCE, 501, PREPARED_AT_ONCE))

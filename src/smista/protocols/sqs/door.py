@@ -185,7 +185,7 @@ class SqsDoor:
             raise SqsError(INVALID_ADDRESS, f"The address {request.path[:200]} is not valid for this endpoint.")
         action: Action
         if request.target:
-            action = json_protocol.read(request.target, body)
+            action = json_protocol.read(request.target, body, self._limits)
         else:
             given = await query_protocol.parameters_in_steps(request.query, body, broker.lane.turn)
             action = query_protocol.read(given, is_at_queue=path is not None)

@@ -11,13 +11,12 @@ from smista.protocols.sqs.actions import ACTIONS
 from smista.protocols.sqs.actions.base import Action, Answer
 from smista.protocols.sqs.actions.receive_message import ReceiveAnswer
 from smista.protocols.sqs.errors import SERIALIZATION, UNKNOWN_OPERATION, SqsError
+from smista.protocols.sqs.limits import STRICT, Limits
 
 CONTENT_TYPE = b"application/x-amz-json-1.0"
 CONTENT_TYPES = frozenset((CONTENT_TYPE, b"application/x-amz-json-1.1", b"application/json"))
 TARGET_PREFIX = b"AmazonSQS."
 
-MEMBERS_MAX = 10_000
-"""Of all lists and maps of a request together; as many parameters as a form may have."""
 AT_ONCE_BYTES = 64 << 10
 """Of messages that are written in one turn of the loop, or one message: up to 10 ms for the longest that AWS knows."""
 
@@ -56,12 +55,12 @@ class _ErrorAnswer(msgspec.Struct):
     message: str
 
 
-def read(target: bytes, body: bytes) -> Action:
+def read(target: bytes, body: bytes, limits: Limits = STRICT) -> Action:
     decode = _DECODERS.get(target)
     if decode is None:
         raise SqsError(UNKNOWN_OPERATION, f"The operation {target.decode('latin-1')[:100]} is not known.")
-    if _has_too_many_members(body):
-        raise SqsError(SERIALIZATION, f"The request has more than {MEMBERS_MAX} members.")
+    if _has_more_members(body, limits.request_members_max):
+        raise SqsError(SERIALIZATION, f"The request has more than {limits.request_members_max} members.")
     try:
         return decode(body or b"{}")
     except msgspec.ValidationError as error:
@@ -70,17 +69,17 @@ def read(target: bytes, body: bytes) -> Action:
         raise SqsError(SERIALIZATION, f"The request cannot be read: {error}") from None
 
 
-def _has_too_many_members(body: bytes) -> bool:
+def _has_more_members(body: bytes, most: int) -> bool:
     """Told without making anything of them: millions of small ones would keep everybody waiting until they are read.
 
     Members are parted by commas that stand outside of texts. Once escaped quotes are gone, texts are every other piece
     between quotes.
     """
-    if body.count(b",") <= MEMBERS_MAX:
+    if body.count(b",") <= most:
         return False
-    pieces_max = 4 * MEMBERS_MAX
+    pieces_max = 4 * most
     pieces = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', pieces_max)
-    return len(pieces) > pieces_max or sum([piece.count(b",") for piece in pieces[::2]]) > MEMBERS_MAX
+    return len(pieces) > pieces_max or sum([piece.count(b",") for piece in pieces[::2]]) > most
 
 
 def write_error(error: SqsError) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:

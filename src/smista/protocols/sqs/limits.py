@@ -12,6 +12,9 @@ _FORM_BYTES_PER_BYTE = 4
 """%2F for each byte of a text, and for each four letters of base64 that stand for three bytes."""
 _JSON_BYTES_PER_BYTE = 6
 """As JSON writes < where it is careful, \\u003c."""
+_MEMBERS_MIN = 10_000
+_MEMBERS_PER_ENTRY = 100
+"""More than an entry of a batch has with all its fields, ten attributes and all of theirs."""
 
 
 class SqsSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +65,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """How long a request can get that keeps all the others, however it escapes what it says."""
         escaped = _FORM_BYTES_PER_BYTE if is_form else _JSON_BYTES_PER_BYTE
         return self.message_bytes * escaped + _OTHER_FIELDS_BYTES
+
+    @property
+    def request_members_max(self) -> int:
+        """Of all lists and maps of a request in JSON together: as many as the longest batch can have, were its entries
+        as full as AWS lets them be."""
+        return max(_MEMBERS_MIN, self.batch_entries * _MEMBERS_PER_ENTRY)
 
 
 STRICT = Limits()

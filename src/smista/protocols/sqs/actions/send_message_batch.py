@@ -11,6 +11,9 @@ from smista.protocols.sqs.errors import BATCH_TOO_LONG, SqsError
 from smista.protocols.sqs.limits import MIB
 from smista.protocols.sqs.sending import MessageParameters, Ready, check_ids, prepare, sequence_number
 
+PREPARED_AT_ONCE = 50
+"""Entries of a batch, in one turn of the loop: AWS has no longer ones, `relaxed` has."""
+
 
 class SendEntry(MessageParameters, rename="pascal", kw_only=True):
     id: str | None = None
@@ -42,7 +45,7 @@ class SendMessageBatch(QueueParameters, rename="pascal", kw_only=True):
             check_ids(entry, target, is_batch=True)
         ready: list[tuple[str, Ready]] = []
         answer = SendBatchAnswer([], [])
-        for id, entry in entries:
+        async for id, entry in call.broker.lane.in_turns(entries, PREPARED_AT_ONCE):
             try:
                 one = prepare(entry, target, call.limits, trace_header=call.trace_header, is_batch=True)
                 ready.append((id, one))
