@@ -7,6 +7,7 @@ from itertools import chain
 
 import msgspec
 
+from smista.core.at_once import PROPERTIES_AT_ONCE
 from smista.core.claims import Claimant
 from smista.core.counters import QueueStats
 from smista.core.errors import InvalidArgument, MessageNotFound
@@ -14,8 +15,8 @@ from smista.core.message import Message, Reason, State
 from smista.core.queue import Queue
 
 LOOKED_AT_MAX = 1_000
-READ_BYTES = 256
-"""To read so much of what is said of a message takes as long as to look at one."""
+READ_BYTES = PROPERTIES_AT_ONCE // LOOKED_AT_MAX
+"""To read so much of what is said of a message counts as to look at one."""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,8 @@ class Page(msgspec.Struct, frozen=True):
     messages: list[Message]
     after: int | None
     """Where the next page starts; None when this was the last."""
+    looked_at: int = 0
+    """How many messages were looked at for it."""
 
 
 def browse(
@@ -76,17 +79,18 @@ def browse(
         raise InvalidArgument(f"A page has 1 to 10000 messages, not {limit}.")
     sequences = sequences_after(queue, after, looked_at_max + 1, wanted.state)
     found: list[Message] = []
-    effort = 0
+    effort = looked_at = 0
     for sequence in sequences[:looked_at_max]:
         message = queue.find(sequence)
         assert message is not None
         after = sequence
+        looked_at += 1
         if wanted.accepts(message):
             found.append(message)
         effort += wanted.effort(message)
         if len(found) == limit or effort >= looked_at_max:
             break
-    return Page(found, after if sequences and after < sequences[-1] else None)
+    return Page(found, after if sequences and after < sequences[-1] else None, looked_at)
 
 
 def sequences_after(queue: Queue, after: int, limit: int, state: State | None = None) -> list[int]:

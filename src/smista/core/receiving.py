@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from smista.core.at_once import properties_bytes
 from smista.core.dead_letters import expire, is_much
 from smista.core.errors import InvalidArgument
 from smista.core.message import FOREVER_MS, Message
@@ -27,12 +28,13 @@ def receive(
     consumer: str = "",
     several_per_group: bool = False,
     bytes_max: int = UNBOUNDED,
+    properties_max: int = UNBOUNDED,
     now_ms: int,
 ) -> list[Message]:
     """Up to `limit` messages, in flight from now on; none when the queue is empty, paused or over its rate.
 
-    None comes after the one whose body and headers make them `bytes_max` bytes or more together; where bodies are large
-    there may be fewer still, but one at least.
+    None comes after the one whose body and headers make them `bytes_max` bytes or more together, or whose properties
+    alone make them `properties_max` bytes; where bodies are large there may be fewer still, but one at least.
 
     Of messages whose time is over it lets go of some; where there are very many of them, see `has_more`.
 
@@ -50,10 +52,10 @@ def receive(
         limit = min(limit, queue.rate.available(now_ms))
     counters = queue.counters
     before = counters.first_delivered, counters.wait_ms_total
-    taken = _take_at_once(queue, limit, bytes_max, now_ms) if queue.groups is None else None
+    taken = _take_at_once(queue, limit, bytes_max, properties_max, now_ms) if queue.groups is None else None
     leased = 0
     if taken is None:
-        taken, leased = _take_one_by_one(state, queue, limit, bytes_max, several_per_group, now_ms)
+        taken, leased = _take_one_by_one(state, queue, limit, bytes_max, properties_max, several_per_group, now_ms)
     if taken:
         _lease(state, queue, taken, leased, before, lease_ms, consumer, now_ms)
     return taken
@@ -67,17 +69,18 @@ def deal(
     *,
     is_fit: Callable[[list[Message]], bool],
     bytes_max: int,
+    properties_max: int = UNBOUNDED,
     now_ms: int,
 ) -> list[list[Message]]:
     """Hand out messages one by one in turn, as cards are dealt, up to `rounds` to each; what each of them gets.
 
     Nothing, where `is_fit` says so of the messages, or where they have to be looked at one by one: some are over, or
-    wait for others, or may only go out so fast. `bytes_max` as in `receive`.
+    wait for others, or may only go out so fast. `bytes_max` and `properties_max` as in `receive`.
     """
     line = queue.line
     if line is None or queue.is_paused or queue.groups is not None or queue.rate is not None:
         return []
-    taken = _take_at_once(queue, rounds * len(to), bytes_max, now_ms)
+    taken = _take_at_once(queue, rounds * len(to), bytes_max, properties_max, now_ms)
     if taken is None:
         return []
     if not is_fit(taken):
@@ -95,7 +98,7 @@ def deal(
     return shares
 
 
-def _take_at_once(queue: Queue, limit: int, bytes_max: int, now_ms: int) -> list[Message] | None:
+def _take_at_once(queue: Queue, limit: int, bytes_max: int, properties_max: int, now_ms: int) -> list[Message] | None:
     """The next messages, out of the line; None, and all where they were, where some of them are over."""
     line = queue.line
     assert line is not None
@@ -107,8 +110,10 @@ def _take_at_once(queue: Queue, limit: int, bytes_max: int, now_ms: int) -> list
         for one in taken:
             line.untake(one)
         return None
-    if (is_bounded or len(taken) > WEIGHED) and sum(map(weight, taken)) > bytes_max:
-        fitting = _within(taken, bytes_max)
+    if ((is_bounded or len(taken) > WEIGHED) and sum(map(weight, taken)) > bytes_max) or (
+        properties_max < UNBOUNDED and properties_bytes(taken) > properties_max
+    ):
+        fitting = _within(taken, bytes_max, properties_max)
         for one in taken[len(fitting) :]:
             line.untake(one)
         return fitting
@@ -116,7 +121,13 @@ def _take_at_once(queue: Queue, limit: int, bytes_max: int, now_ms: int) -> list
 
 
 def _take_one_by_one(
-    state: BrokerState, queue: Queue, limit: int, bytes_max: int, several_per_group: bool, now_ms: int
+    state: BrokerState,
+    queue: Queue,
+    limit: int,
+    bytes_max: int,
+    properties_max: int,
+    several_per_group: bool,
+    now_ms: int,
 ) -> tuple[list[Message], int]:
     """The next messages, and how many of them are leased already: those before the last one that was over. Nobody may
     be half out of the line while a message goes."""
@@ -127,7 +138,9 @@ def _take_one_by_one(
     taken: list[Message] = []
     leased = expired_count = 0
     since = state.work
-    while len(taken) < limit and bytes_max > 0 and expired_count < EXPIRED_AT_ONCE and not is_much(state, since):
+    while len(taken) < limit and bytes_max > 0 and properties_max > 0:
+        if expired_count >= EXPIRED_AT_ONCE or is_much(state, since):
+            break
         message = line.pop()
         if message is None:
             break
@@ -140,9 +153,11 @@ def _take_one_by_one(
             continue
         taken.append(message)
         bytes_max -= weight(message)
+        properties_max -= len(message.envelope.properties)
         if several_per_group and queue.groups is not None:
-            following = _within(queue.groups.followers(message, limit - len(taken)), bytes_max)
+            following = _within(queue.groups.followers(message, limit - len(taken)), bytes_max, properties_max)
             bytes_max -= sum(map(weight, following))
+            properties_max -= properties_bytes(following)
             taken += following
     return taken, leased
 
@@ -213,14 +228,15 @@ def peek(queue: Queue, limit: int, *, bytes_max: int = UNBOUNDED) -> list[Messag
     return _within((message for message, _ in zip(queue.line.in_order(), range(limit), strict=False)), bytes_max)
 
 
-def _within(messages: Iterable[Message], bytes_max: int) -> list[Message]:
-    """Those up to the one that makes them `bytes_max` bytes or more."""
+def _within(messages: Iterable[Message], bytes_max: int, properties_max: int = UNBOUNDED) -> list[Message]:
+    """Those up to the one that makes them `bytes_max` bytes or more, or their properties `properties_max`."""
     fitting = []
     for message in messages:
-        if bytes_max <= 0:
+        if bytes_max <= 0 or properties_max <= 0:
             break
         fitting.append(message)
         bytes_max -= weight(message)
+        properties_max -= len(message.envelope.properties)
     return fitting
 
 

@@ -167,7 +167,7 @@ class Broker(SurveyingBroker):
         poll = Poll(queue, at_once, lease_ms, consumer, answer, several_per_group=several_per_group)
         self._consumers.add_poll(poll)
         self._state.calendar.add(poll, now_ms + wait_ms, now_ms)
-        self._dispatcher.serve(queue)
+        self._dispatcher.serve(queue, is_cut=True)
         self._after()
         try:
             return await answer

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from itertools import repeat, zip_longest
 
+from smista.core.at_once import PROPERTIES_AT_ONCE, properties_bytes
 from smista.core.message import Message, Receipt
 from smista.core.queue import Queue
-from smista.core.receiving import deal, has_more, receive, weight
+from smista.core.receiving import UNBOUNDED, deal, has_more, receive, weight
 from smista.core.settling import find_held
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
@@ -39,13 +40,15 @@ class Dispatcher:
         self._after = after
         self._give_back = give_back
         self._fetching: set[asyncio.Task[None]] = set()
+        self.properties_left = PROPERTIES_AT_ONCE
+        """How many bytes of properties may still be handed out in this turn of the loop, by whoever is cut short."""
         self.consumers = Consumers(clock)
         self.keeper: Keeper
         """Set by the broker: each needs the other."""
 
-    def serve(self, queue: Queue, now_ms: int | None = None) -> int:
+    def serve(self, queue: Queue, now_ms: int | None = None, *, is_cut: bool = False) -> int:
         """Hand out what is ready in a queue to those who wait on it, in their order; returns how many messages. Where
-        that is very much, the rest goes in the next turn of the loop."""
+        that is very much, the rest goes in the next turn of the loop; with `is_cut` also where much is said of them."""
         watch = self.consumers.watch(queue)
         if watch is None or watch.is_fetching or queue.is_deleted or self.keeper.failure is not None:
             return 0
@@ -56,12 +59,15 @@ class Dispatcher:
         waiting_count = len(watch.line)
         share = max(1, -(-len(queue.ready) // max(1, waiting_count)))
         while waiting_count > 1 and share > 1 and queue.ready and count < PUSHED_AT_ONCE:
-            dealt = self._deal(queue, watch, now_ms)
+            if is_cut and self.properties_left <= 0:
+                break
+            dealt = self._deal(queue, watch, now_ms, is_cut=is_cut)
             if not dealt:
                 break
             count += dealt
         while (waiting := watch.line.first()) is not None:
-            if count >= PUSHED_AT_ONCE or weight_bytes >= PUSHED_BYTES_MAX:
+            is_much_said = is_cut and self.properties_left <= 0
+            if count >= PUSHED_AT_ONCE or weight_bytes >= PUSHED_BYTES_MAX or is_much_said:
                 self._state.woken[queue] = None
                 break
             if (isinstance(waiting, Poll) and waiting.answer.done()) or waiting.credit <= 0:
@@ -76,6 +82,8 @@ class Dispatcher:
                 consumer=waiting.consumer,
                 several_per_group=waiting.several_per_group,
                 bytes_max=waiting.bytes_max,
+                # Whoever polls sees to it by itself.
+                properties_max=self.properties_left if is_cut and isinstance(waiting, Subscription) else UNBOUNDED,
                 now_ms=now_ms,
             )
             if not messages:
@@ -86,6 +94,8 @@ class Dispatcher:
                 break
             count += len(messages)
             weight_bytes += sum(map(weight, messages))
+            if isinstance(waiting, Subscription):
+                self.properties_left -= properties_bytes(messages)
             receipts = self._hold(watch, waiting, messages)
             if not self.keeper.are_at_hand(messages):
                 watch.is_fetching = True
@@ -101,7 +111,7 @@ class Dispatcher:
         self._after()
         return count
 
-    def _deal(self, queue: Queue, watch: Watch, now_ms: int) -> int:
+    def _deal(self, queue: Queue, watch: Watch, now_ms: int, *, is_cut: bool) -> int:
         """Deal out a burst to those who wait for it, one message to each in turn: as many rounds as the one with the
         least credit can take. Returns how many messages; where none was dealt, they have to be served in shares."""
         line = watch.line
@@ -123,8 +133,10 @@ class Dispatcher:
             # Bodies that are paged out are fetched for one after the other.
             is_fit=self.keeper.are_at_hand,
             bytes_max=PUSHED_BYTES_MAX,
+            properties_max=self.properties_left if is_cut else UNBOUNDED,
             now_ms=now_ms,
         )
+        self.properties_left -= sum(map(properties_bytes, shares))
         served = [(player, share) for player, share in zip(players, shares, strict=False) if share]
         held = [(player, share, self._hold(watch, player, share)) for player, share in served]
         # Whoever would have got the next one stands first in line.
@@ -242,4 +254,4 @@ class Dispatcher:
             self._hand_over(waiting, deliveries)
         finally:
             watch.is_fetching = False
-        self.serve(waiting.queue)
+        self.serve(waiting.queue, is_cut=True)

@@ -24,8 +24,9 @@ LOOKED_AT_ONCE = 1000
 LOOKED_AT_FIRST = 100
 """And how many are looked at or changed before that is first done: very many may begin in the same turn. What is no
 more than this is done in the step in which it is asked for."""
-PAGE_SLICES = 20
-"""How often that is done for one page, which may then be short."""
+PAGE_SLICES = 200
+PAGE_LOOKED_AT = 20_000
+"""In how many turns, and at how many messages, is looked for one page, which may then be short."""
 
 
 class LookingBroker(PublishingBroker):
@@ -45,13 +46,14 @@ class LookingBroker(PublishingBroker):
         self._enter_within_limits()
         source = self._state.queue(queue, namespace)
         page = browsing.browse(source, wanted, after=after, limit=limit, looked_at_max=LOOKED_AT_FIRST)
-        found = page.messages
+        found, looked_at = page.messages, page.looked_at
         for _ in range(PAGE_SLICES):
-            if page.after is None or len(found) == limit:
+            if page.after is None or len(found) == limit or looked_at >= PAGE_LOOKED_AT:
                 break
             await self.lane.turn()
             page = browsing.browse(source, wanted, after=page.after, limit=limit - len(found))
             found += page.messages
+            looked_at += page.looked_at
         return browsing.Page(await self._copies(found, with_bodies=with_bodies), page.after)
 
     async def peek(self, queue: str, limit: int = 1, *, namespace: str = DEFAULT_NAMESPACE) -> list[Message]:

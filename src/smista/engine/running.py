@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
 from smista.core import browsing, dead_letters
+from smista.core.at_once import PROPERTIES_AT_ONCE
 from smista.core.claims import claimants, held_by_claims
 from smista.core.due import run_due
+from smista.core.limits import is_over
 from smista.core.message import Message, Reason, Receipt, State
 from smista.core.queue import Queue
 from smista.core.settling import Outcome, receipt_for, release
@@ -360,13 +362,19 @@ class RunningBroker:
         if crowded and not self._is_keeping_limits:
             self._is_keeping_limits = True
             try:
-                made_many = keep_limits(self._state, serve=self._dispatcher.serve, now_ms=now_ms)
+                made_many = keep_limits(self._state, serve=self._serve_crowded, now_ms=now_ms)
                 if made_many is not None:
                     # Else each call that looks at a queue would have to do some more of it.
                     self._put_off[made_many] = self._state.crowded.pop(made_many, 0)
             finally:
                 self._is_keeping_limits = False
                 self._after()
+
+    def _serve_crowded(self, queue: Queue, now_ms: int) -> None:
+        """Whoever waits gets what would go otherwise, however much is said of it; else the rest comes in its turn."""
+        state = self._state
+        is_lost = queue in state.fleeting or queue in state.beyond or is_over(queue)
+        self._dispatcher.serve(queue, now_ms, is_cut=not is_lost)
 
     # -- turns and deadlines ------------------------------------------------------------------------------------------
 
@@ -390,13 +398,14 @@ class RunningBroker:
         """Queues in which something became ready, in the order in which they reported; the rest in the next turn."""
         woken = self._state.woken
         count = 0
+        self._dispatcher.properties_left = PROPERTIES_AT_ONCE
         for queue in list(woken):
-            if count >= SERVED_AT_ONCE:
+            if count >= SERVED_AT_ONCE or self._dispatcher.properties_left <= 0:
                 break
             del woken[queue]
             count += 1
             if not queue.is_deleted:
-                count += self._dispatcher.serve(queue)
+                count += self._dispatcher.serve(queue, is_cut=True)
 
     def _arm(self, next_ms: int) -> None:
         if self._timer is not None:
