@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import AsyncIterator
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ from smista.protocols.http.commands.staged import CommitStaged
 from smista.protocols.http.errors import InvalidRequest, RequestTooLarge
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
 from smista.protocols.http.staging import Staging
-from smista.protocols.http.stream_frames import Refusal, read_frame
+from smista.protocols.http.stream_frames import OWN_DECODERS, TAGS_MAX, Refusal, read_frame
 from smista.protocols.http.translating import token_counts
 from smista.protocols.properties import Properties
 from tests.protocols.http.peer import Peer
@@ -465,3 +466,46 @@ async def test_such_a_frame_is_refused_too(broker: Broker, decoded: list[int]) -
     assert refusal["error"]["code"] == "request_too_large"
     assert decoded == []
     await peer.go()
+
+
+# -- what the stream takes beside commands ----------------------------------------------------------------------------
+
+MANY = 500_000
+FEW_BYTES = 4 << 20
+"""What the members that are counted take, and less than it takes to unfold so many."""
+
+
+def unfolded_bytes(read: Callable[[], object]) -> int:
+    """How much memory it takes to read something, at most."""
+    tracemalloc.start()
+    try:
+        read()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def many(spoken: Format, count: int, member: object) -> msgspec.Raw:
+    """A list of so many."""
+    one = spoken.encode(member)
+    if spoken is JSON:
+        return msgspec.Raw(b"[" + b",".join([one] * count) + b"]")
+    return msgspec.Raw(b"\xdd" + struct.pack(">I", count) + one * count)
+
+
+@pytest.mark.parametrize("spoken", FORMATS)
+@pytest.mark.parametrize("command", ["ack", "nack", "release", "extend"])
+def test_tags_that_are_too_many_are_not_unfolded(spoken: Format, command: str) -> None:
+    data = spoken.encode({"tags": many(spoken, MANY, 77_777)})
+
+    def refuse() -> None:
+        with pytest.raises(InvalidRequest, match="`tags` has too many members; give a list of at most 10,000"):
+            OWN_DECODERS[spoken][command](data)
+
+    assert unfolded_bytes(refuse) < FEW_BYTES
+
+
+@pytest.mark.parametrize("spoken", FORMATS)
+def test_as_many_tags_as_may_be_are_read(spoken: Format) -> None:
+    tags = list(range(1_000_000, 1_000_000 + TAGS_MAX))
+    assert OWN_DECODERS[spoken]["ack"](spoken.encode({"tags": tags})).tags == tags

@@ -82,7 +82,7 @@ async def in_steps(decode: Decoder[T], data: bytes | memoryview | Raw, lane: Lan
 class BoundedDecoder(Decoder[T]):
     """Reads one type of structure, once it is known to be bounded."""
 
-    def __init__(self, kind: type[T], spoken: Format, place: str) -> None:
+    def __init__(self, kind: type[T], spoken: Format, place: str = "the request") -> None:
         self._whole = spoken.decoder(kind, place)
         self.skim = Skim(kind, spoken, place)
 

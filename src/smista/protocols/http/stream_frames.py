@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from smista.core.state import DEFAULT_NAMESPACE
-from smista.protocols.http.bounded import AT_ONCE_BYTES, CountingDecoder
+from smista.protocols.http.bounded import AT_ONCE_BYTES, BoundedDecoder, CountingDecoder
 from smista.protocols.http.commands.base import Milliseconds, Name
 from smista.protocols.http.commands.receiving import Action, Result
 from smista.protocols.http.errors import ErrorBody, InvalidRequest, error_body
@@ -16,6 +16,7 @@ from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
 from smista.protocols.http.messages import MessageView
 
 ARRAY_MAX = 10_000
+TAGS_MAX = 10_000
 ID_CHARACTERS_MAX = 1_024
 
 RequestId = (
@@ -74,7 +75,7 @@ class Cancelled(msgspec.Struct):
 class Tags(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which deliveries a command is about."""
 
-    tags: list[Tag] | None = None
+    tags: Annotated[list[Tag], msgspec.Meta(max_length=TAGS_MAX)] | None = None
     up_to: Tag | None = None
 
 
@@ -146,7 +147,7 @@ class Ended(msgspec.Struct):
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 OWN_DECODERS: dict[Format, dict[str, Decoder[Any]]] = {
-    each: {name: each.decoder(kind) for name, kind in STREAM_COMMANDS.items()} for each in (JSON, MESSAGE_PACK)
+    each: {name: BoundedDecoder(kind, each) for name, kind in STREAM_COMMANDS.items()} for each in (JSON, MESSAGE_PACK)
 }
 NO_PAYLOAD: dict[Format, msgspec.Raw] = {JSON: msgspec.Raw(b"{}"), MESSAGE_PACK: msgspec.Raw(b"\x80")}
 
