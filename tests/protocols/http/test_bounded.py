@@ -14,7 +14,7 @@ import pytest
 from smista.core.errors import MessageTooLarge
 from smista.core.message import Envelope, Publication
 from smista.engine import Broker, QueueSettings
-from smista.errors import BrokerError
+from smista.errors import BrokerError, LowMemory
 from smista.log import MemoryLog
 from smista.protocols import properties
 from smista.protocols.http import rest, routes, translating
@@ -509,3 +509,26 @@ def test_tags_that_are_too_many_are_not_unfolded(spoken: Format, command: str) -
 def test_as_many_tags_as_may_be_are_read(spoken: Format) -> None:
     tags = list(range(1_000_000, 1_000_000 + TAGS_MAX))
     assert OWN_DECODERS[spoken]["ack"](spoken.encode({"tags": tags})).tags == tags
+
+
+@pytest.mark.parametrize("turns_before", [0, 3])
+async def test_a_long_batch_is_read_no_further_when_memory_gets_low(
+    broker: Broker, turns_before: int, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "SLICE_S", -1.0)
+    batch = long_batch(JSON, is_partial=False)
+    decoded.clear()
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if turns == turns_before:
+            broker._keeper.pressure.refusal = LowMemory("low")
+
+    monkeypatch.setattr(broker.lane, "turn", turn)
+    if not turns_before:
+        broker._keeper.pressure.refusal = LowMemory("low")
+    with pytest.raises(LowMemory):
+        await batch.run(door(broker, JSON))
+    assert len(decoded) == max(0, turns_before - 1)

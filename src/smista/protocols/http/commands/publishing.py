@@ -278,6 +278,11 @@ class BatchAnswer(msgspec.Struct, omit_defaults=True, kw_only=True):
     errors: list[BatchError] | UnsetType = UNSET
 
 
+def _check_room(door: Door) -> None:
+    if (refusal := door.broker.refusal) is not None:
+        raise refusal
+
+
 class Unreadable(MessageFields, kw_only=True):
     """Stands in a batch for a message that could not be read."""
 
@@ -319,10 +324,13 @@ class PublishBatch(Command):
             said = _properties(MessageFields(), self.content_type)
             envelope = _envelope(said) if said else PLAIN
             publications = [Publication(body, envelope) for body in self.bodies]
+        _check_room(door)
         slice_ends_s = time.perf_counter() + SLICE_S
         for index, fields in enumerate(self.messages or ()):
             if isinstance(self.messages, Later) and time.perf_counter() > slice_ends_s:
                 await door.broker.lane.turn()
+                # Else many long batches are read to their ends, and hold memory meanwhile, only to be refused.
+                _check_room(door)
                 slice_ends_s = time.perf_counter() + SLICE_S
             if isinstance(fields, Unread):
                 fields = fields.read()
