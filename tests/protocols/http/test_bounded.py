@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 import tracemalloc
@@ -44,7 +45,7 @@ from smista.protocols.properties import Properties
 from tests.protocols.http.peer import Peer
 
 FORMATS = [JSON, MESSAGE_PACK]
-NESTED: dict[Format, msgspec.Raw] = {JSON: msgspec.Raw(b"[" + b"[]," * 100_000 + b"[]]")}
+NESTED: dict[Format, msgspec.Raw] = {JSON: msgspec.Raw(b"[" + b"[]," * 200_000 + b"[]]")}
 NESTED[MESSAGE_PACK] = msgspec.Raw(b"\xdd" + struct.pack(">I", 100_000) + b"\x90" * 100_000)
 
 
@@ -99,7 +100,8 @@ def test_an_object_that_is_too_large_is_not_unfolded(
         data = spoken.encode({"exchange": "e", field: value})
     elif field in ("settings",) or command in ("queue.publish", "queue.browse"):
         data = spoken.encode({"queue": "q", field: value})
-    with pytest.raises(BrokerError, match=f"takes .* over the limit of {OBJECT_BYTES_MAX}") as refusal:
+    bytes_max = OBJECT_BYTES_MAX * (spoken.widest if command.endswith(".publish") else 1)
+    with pytest.raises(BrokerError, match=f"takes .* over the limit of {bytes_max}") as refusal:
         DECODERS[spoken][command](data)
     assert refusal.type is (MessageTooLarge if command.endswith(".publish") else InvalidRequest)
     assert decoded == []
@@ -532,3 +534,30 @@ async def test_a_long_batch_is_read_no_further_when_memory_gets_low(
     with pytest.raises(LowMemory):
         await batch.run(door(broker, JSON))
     assert len(decoded) == max(0, turns_before - 1)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        json.dumps({"title": "中" * 11_000}),
+        json.dumps({f"k{number}": {"a": [number]} for number in range(2_500)}, indent=2),
+    ],
+)
+async def test_headers_are_measured_as_the_log_keeps_them(broker: Broker, written: str) -> None:
+    assert len(written) > OBJECT_BYTES_MAX
+    data = f'{{"queue": "q", "message": 1, "headers": {written}}}'.encode()
+    await DECODERS[JSON]["queue.publish"](data).run(door(broker, JSON))
+    [stored] = await broker.receive("q", 1)
+    assert properties.read(stored.envelope.properties).headers == json.loads(written)
+
+
+async def test_headers_that_are_too_long_are_not_looked_at_one_by_one(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[object] = []
+    monkeypatch.setattr(publishing, "check_plain", lambda value, **_: looked_at.append(value))
+    value = b"[" + b"1," * 70_000 + b"1]"
+    command = DECODERS[JSON]["queue.publish"](b'{"queue":"q","message":1,"headers":{"a":' + value + b"}}")
+    with pytest.raises(MessageTooLarge, match=r"take 70\d+ bytes, over the limit"):
+        await command.run(door(broker, JSON))
+    assert looked_at == []

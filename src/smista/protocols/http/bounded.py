@@ -31,7 +31,8 @@ T = TypeVar("T")
 AT_ONCE_BYTES = 64 << 10
 """What is no longer is decoded as it is: it cannot unfold to much."""
 OBJECT_BYTES_MAX = 64 << 10
-"""Of an object whose names are free, as `headers` and `arguments`, as it is sent."""
+"""Of an object whose names are free, as `headers` and `arguments`, as it is sent. Where a structure has
+`is_measured_as_kept`, it is measured again as it is kept, and may be as much longer as its format needs to say it."""
 COUNTED_MAX = 10_000
 """Lists that may have more members are lists of lists, and are counted by their brackets."""
 VALUES_MAX = 4_000_000
@@ -110,6 +111,8 @@ class Skim:
             if most <= COUNTED_MAX
         }
         self._too_large: type[BrokerError] = getattr(kind, "too_large", InvalidRequest)
+        widest = spoken.widest if getattr(kind, "is_measured_as_kept", False) else 1
+        self._object_bytes_max = OBJECT_BYTES_MAX * widest
 
     def __call__(self, data: bytes | memoryview | Raw) -> Outline:
         found = self._decode(data)
@@ -154,9 +157,9 @@ class Skim:
             value = getattr(found, name)
             if isinstance(value, Outline):
                 self._check_objects(value)
-            elif name in found.objects and isinstance(value, Raw) and byte_count(value) > OBJECT_BYTES_MAX:
+            elif name in found.objects and isinstance(value, Raw) and byte_count(value) > self._object_bytes_max:
                 raise self._too_large(
-                    f"`{name}` takes {byte_count(value)} bytes, over the limit of {OBJECT_BYTES_MAX}."
+                    f"`{name}` takes {byte_count(value)} bytes, over the limit of {self._object_bytes_max}."
                 )
 
 

@@ -40,6 +40,8 @@ class Format:
 
     name: str
     content_type: bytes
+    widest: int
+    """How many bytes it may take to say one byte of a text."""
 
     def encode(self, value: object) -> bytes:
         raise NotImplementedError
@@ -121,6 +123,7 @@ NESTING_MAX = 500
 class Json(Format):
     name = "JSON"
     content_type = b"application/json"
+    widest = 6  # \u000a
 
     def encode(self, value: object) -> bytes:
         return _encode_json(value)
@@ -158,6 +161,7 @@ def _has_very_many(body: bytes) -> bool:
 class MessagePack(Format):
     name = "MessagePack"
     content_type = b"application/msgpack"
+    widest = 1
 
     def encode(self, value: object) -> bytes:
         return _encode_msgpack(value)

@@ -58,6 +58,7 @@ class MessageFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         Choice(("delay_ms", "deliver_at_ms"), is_required=False),
     )
     too_large: ClassVar[ErrorClass] = MessageTooLarge
+    is_measured_as_kept: ClassVar[bool] = True
 
     message: msgspec.Raw | UnsetType = UNSET
     body: bytes | UnsetType = UNSET
@@ -170,27 +171,31 @@ def _properties(fields: MessageFields, content_type: str | None) -> bytes:
         return JSON_BYTES
     if fields.properties is not None:
         return _kept_properties(fields, fields.properties, content_type)
-    if fields.headers:
-        check_named("headers", fields.headers)
-    said = properties.write(
-        Properties(
-            headers=fields.headers or {},
-            content_type=content_type,
-            content_encoding=fields.content_encoding,
-            correlation_id=fields.correlation_id,
-            reply_to=fields.reply_to,
-            type=fields.type,
-            app_id=fields.app_id,
-            user_id=fields.user_id,
-            external_id=fields.external_id,
-            timestamp_ms=fields.timestamp_ms,
-        )
+    given = Properties(
+        headers=fields.headers or {},
+        content_type=content_type,
+        content_encoding=fields.content_encoding,
+        correlation_id=fields.correlation_id,
+        reply_to=fields.reply_to,
+        type=fields.type,
+        app_id=fields.app_id,
+        user_id=fields.user_id,
+        external_id=fields.external_id,
+        timestamp_ms=fields.timestamp_ms,
     )
+    try:
+        # Measured before they are looked at one by one, which takes ten times as long.
+        said = properties.write(given)
+    except (OverflowError, RecursionError):
+        check_named("headers", given.headers)
+        raise
     if len(said) > PROPERTIES_BYTES_MAX:
         raise MessageTooLarge(
             f"`headers` and the other properties take {len(said)} bytes, over the limit of {PROPERTIES_BYTES_MAX}; "
             "put what is large into the body."
         )
+    if given.headers:
+        check_named("headers", given.headers)
     return said
 
 
