@@ -27,7 +27,9 @@ QUICK = (
     "protocols/amqp/test_unacked.py",
     "protocols/http/test_access.py",
     "protocols/http/test_metrics.py",
+    "protocols/test_caches.py",
     "server/test_settings.py",
+    "server/test_settings_docs.py",
 )
 
 

@@ -27,6 +27,8 @@ SOURCES = Path(__file__).parents[2] / "src" / "smista"
 FIXED = {
     ("protocols/http/app.py", "_openapi"): "has no arguments",
     ("protocols/http/rest.py", "_kinds"): "the commands that there are",
+    ("protocols/http/rest.py", "_outline"): "the same, and the formats",
+    ("protocols/http/answering.py", "_lists"): "the types of answers",
     ("protocols/http/bounded.py", "_members"): "the lengths that lists in requests may have",
     ("protocols/http/bounded.py", "_outline"): "the types of requests",
     ("client/calls.py", "decoder"): "the types of answers",
