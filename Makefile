@@ -1,9 +1,9 @@
 # Every target makes the virtual environment it needs, see tools/environment.py. `make help` lists them.
 
 PYTHON ?= python3
-JOBS ?= 2
+JOBS ?= 3
 BIN := .venv/bin
-PYTEST := $(BIN)/pytest --quiet --numprocesses $(JOBS)
+PYTEST := $(BIN)/pytest --quiet --dist loadgroup --no-loadscope-reorder
 
 # make test LONG=1: crash tests in their longer forms.
 ifdef LONG
@@ -16,7 +16,7 @@ export SMISTA_TEST_LIVES := $(LIVES)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench lock format clean environment python
+.PHONY: help run test check types imports fast bench lock format clean environment python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -29,14 +29,21 @@ run: python ## start the broker; in a new checkout it installs what it needs fir
 	@$(BIN)/python -m smista serve
 
 test: environment ## run every test (LONG=1: the longer crash tests, LIVES=n: simulated lives, JOBS=n: n at a time)
-	@$(PYTEST) --dist loadfile --no-loadscope-reorder
+	@$(PYTEST) --numprocesses $(JOBS)
 
 check: environment ## format, lint, types, imports and the fast tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory --jobs 3 types imports fast
+
+types:
 	@$(BIN)/mypy
+
+imports:
 	@$(BIN)/lint-imports --no-logo
-	@$(PYTEST) -m "not slow"
+
+fast:
+	@$(PYTEST) -m "not slow" --numprocesses 2
 
 bench: environment ## measure
 	@$(BIN)/python -m bench
@@ -49,7 +56,7 @@ format: environment ## format, and fix what the linter can fix
 	@$(BIN)/ruff format .
 
 clean: ## remove whatever the other targets made
-	rm -rf .venv .venv.lock .hypothesis .schemathesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .venv.lock .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests bench tools -name __pycache__ -prune -exec rm -rf {} +
 
 environment: python

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-from bench import amqp, doors, durable, memory, operations, pauses, queues, recovery, spark, sqs, topics
+from bench import amqp, durable, floods, http, memory, operations, pauses, queues, recovery, spark, sqs, topics
 from bench.machine import describe
 
 BENCHMARKS = {
@@ -17,15 +17,16 @@ BENCHMARKS = {
     "recovery": recovery.main,
     "pauses": pauses.main,
     "topics": topics.main,
-    "doors": doors.main,
+    "http": http.main,
     "amqp": amqp.main,
     "sqs": sqs.main,
+    "floods": floods.main,
     "spark": spark.main,
 }
 
 
 def main(names: list[str]) -> int:
-    # As Ctrl-C does, so that servers of a benchmark's own end with it.
+    # As on Ctrl-C, so that the servers of a benchmark end with it.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     if len(names) == 1 and names[0] in BENCHMARKS:
         print(f"\n## {names[0]}    (python -m bench {names[0]})", flush=True)

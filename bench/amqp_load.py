@@ -1,8 +1,8 @@
 """A load over AMQP that costs the loader next to nothing, so that what is measured is the broker.
 
-Publishes are prebuilt chunks; confirms are read as they come. All deliveries of one run have the same length, so a
-consumer knows how many came from the number of bytes, and looks only at the last of each read. The same loader drives
-Smista and RabbitMQ.
+Publishes are prebuilt chunks; confirms are read as they come. Where all deliveries of one run have the same length, a
+consumer knows how many came from the number of bytes, and looks only at the last of each read; else it goes from frame
+to frame. The same loader drives Smista and RabbitMQ.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import struct
 import time
 from collections import deque
 
-from smista.protocols.amqp import content, frames, methods
-from smista.protocols.amqp.content import BasicProperties
-from smista.protocols.amqp.methods import Method
+from bench.shapes import CHUNK, Chunk, Shape
+from smista.protocols.amqp.wire import frames, methods
+from smista.protocols.amqp.wire.methods import Method
 
-CHUNK = 50
 STAMP = struct.Struct(">d")
 HEAD = struct.Struct(">BHI")
 
@@ -119,26 +118,38 @@ class PublishLink(Link):
         self._has_room.set()
 
     async def publish(
-        self, routes: list[tuple[str, str]], size: int, *, persistent: bool, window: int, end: float
+        self,
+        routes: list[tuple[str, str]],
+        shape: Shape,
+        *,
+        persistent: bool,
+        window: int,
+        end: float,
+        per_second: float | None = None,
     ) -> None:
-        units = [_unit(exchange, key, size, persistent=persistent) for exchange, key in routes]
-        chunk = min(CHUNK, window)
-        buffers = [bytearray(unit * chunk) for unit, _ in units]
+        """As fast as confirms come, or one by one at a steady rate."""
+        count = 1 if per_second else min(CHUNK, window)
+        chunks = [Chunk(shape, exchange, key, count, persistent=persistent) for exchange, key in routes]
         turn = 0
         await self.call(1, methods.ConfirmSelect(False))
         self.is_fast = True
+        due = time.perf_counter()
         while time.perf_counter() < end:
-            while self.sent + chunk - self.confirmed > window:
+            if per_second:
+                due += 1 / per_second
+                await asyncio.sleep(due - time.perf_counter())
+            while self.sent + count - self.confirmed > window:
                 self._has_room.clear()
                 await self._has_room.wait()
             await self.can_write.wait()
-            buffer, (unit, offset) = buffers[turn], units[turn]
-            turn = (turn + 1) % len(units)
-            now = time.perf_counter()
-            for start in range(offset, len(buffer), len(unit)):
-                STAMP.pack_into(buffer, start, now)
-            self.transport.write(bytes(buffer))
-            self.sent += chunk
+            chunk = chunks[turn]
+            turn = (turn + 1) % len(chunks)
+            chunk.renew()
+            now = due if per_second else time.perf_counter()
+            for place in chunk.bodies_at:
+                STAMP.pack_into(chunk.buffer, place, now)
+            self.transport.write(bytes(chunk.buffer))
+            self.sent += count
             self._times.append((self.sent, now))
             await asyncio.sleep(0)
         while self.confirmed < self.sent:
@@ -146,66 +157,80 @@ class PublishLink(Link):
             await self._has_room.wait()
 
 
-def _unit(exchange: str, key: str, size: int, *, persistent: bool) -> tuple[bytes, int]:
-    """One whole publish, and where in it the body starts."""
-    method = frames.method_frame(1, methods.BasicPublish(0, exchange, key, False, False))
-    raw = content.write_properties(BasicProperties(delivery_mode=2 if persistent else 1))
-    head = frames.frame(frames.HEADER, 1, content.write_head(size, raw))
-    return method + head + frames.frame(frames.BODY, 1, b"x" * size), len(method) + len(head) + 7
+_ACK = struct.Struct(">BHIHHQBB")
 
 
 class ConsumeLink(Link):
-    """Consumes and acknowledges in multiples."""
+    """Consumes and acknowledges, in multiples or one by one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.received = 0
         self.latencies: list[float] = []
-        self._unit = 0
-        self._tag_at = 0
         self._acked = 0
-        self.ack_every = 500
-        self.size = 0
+        self._ack_every = 500
+        self._is_single = False
+        self._shape: Shape
+        self._unit = 0
+        """The length of a delivery, where all are alike."""
 
-    async def consume(self, queue: str, size: int, prefetch: int) -> None:
-        self.size = size
-        self.ack_every = max(1, min(500, prefetch // 4))
+    async def consume(self, queue: str, shape: Shape, prefetch: int, *, acks_single: bool = False) -> None:
+        self._shape = shape
+        self._is_single = acks_single
+        self._ack_every = 1 if acks_single else max(1, min(500, prefetch // 4))
         await self.call(1, methods.BasicQos(0, prefetch, False))
         self.is_fast = True
         self.send(1, methods.BasicConsume(0, queue, "c", False, False, False, True, {}))
 
     def fast(self) -> None:
         data = self.buffer
-        if not self._unit and not self._measure(data):
-            return
-        count = len(data) // self._unit
+        if self._shape.has_own_ids:
+            count, used, last, body_at = _walk(data)
+        else:
+            if not self._unit:
+                self._unit = _walk(data[: 4_096 + self._shape.size], 1)[1]
+            if not self._unit:
+                return
+            count = len(data) // self._unit
+            used = count * self._unit
+            last, body_at = used - self._unit, used - 1 - self._shape.size
         if not count:
             return
-        used = count * self._unit
-        last = used - self._unit
-        tag = int.from_bytes(data[last + self._tag_at : last + self._tag_at + 8], "big")
+        tag_at = last + 7 + 4 + 1 + data[last + 11]
+        tag = int.from_bytes(data[tag_at : tag_at + 8], "big")
         self.received += count
         assert tag == self.received, (tag, self.received)
-        self.latencies.append(time.perf_counter() - STAMP.unpack_from(data, used - 1 - self.size)[0])
+        self.latencies.append(time.perf_counter() - STAMP.unpack_from(data, body_at)[0])
         self.buffer = data[used:]
-        if tag - self._acked >= self.ack_every:
+        if self._is_single:
+            pack = _ACK.pack
+            acks = [pack(1, 1, 13, 60, 80, one, 0, 206) for one in range(self._acked + 1, tag + 1)]
+            self._acked = tag
+            self.transport.write(b"".join(acks))
+        elif tag - self._acked >= self._ack_every:
             self._acked = tag
             self.send(1, methods.BasicAck(tag, True))
-
-    def _measure(self, data: bytes) -> bool:
-        """The length of a delivery, from the first one."""
-        position = 0
-        for _ in range(3):
-            if len(data) < position + 8:
-                return False
-            position += HEAD.unpack_from(data, position)[2] + 8
-        if len(data) < position:
-            return False
-        self._unit = position
-        self._tag_at = 7 + 4 + 1 + data[11]
-        return True
 
     def finish(self) -> None:
         if self.received > self._acked:
             self._acked = self.received
             self.send(1, methods.BasicAck(self.received, True))
+
+
+def _walk(data: bytes, limit: int = 1 << 30) -> tuple[int, int, int, int]:
+    """How many whole deliveries there are, where they end, where the last starts and where its body does."""
+    count = position = last = body_at = 0
+    end = len(data)
+    unpack = HEAD.unpack_from
+    while count < limit and position + 7 <= end:
+        header = position + unpack(data, position)[2] + 8
+        if header + 7 > end:
+            break
+        body = header + unpack(data, header)[2] + 8
+        if body + 7 > end:
+            break
+        after = body + unpack(data, body)[2] + 8
+        if after > end:
+            break
+        count, last, body_at, position = count + 1, position, body + 7, after
+    return count, position, last, body_at

@@ -24,7 +24,7 @@ async def timed(work: Callable[[Broker], Awaitable[int]]) -> tuple[float, float]
     directory = tempfile.mkdtemp(prefix="smista-bench-")
     try:
         broker = await Broker.open(SqliteLog.open(directory))
-        await broker.declare_queue("q", QueueSettings(max_prefetch=1000))
+        await broker.declaring.declare_queue("q", QueueSettings(max_prefetch=1000))
         start, cpu = time.perf_counter(), time.process_time()
         count = await work(broker)
         took = time.perf_counter() - start
@@ -38,9 +38,9 @@ async def timed(work: Callable[[Broker], Awaitable[int]]) -> tuple[float, float]
 def round_trips(workers: int, batches: int, body: bytes) -> Callable[[Broker], Awaitable[int]]:
     async def worker(broker: Broker) -> None:
         for _ in range(batches):
-            await broker.publish("q", [Publication(body) for _ in range(100)])
-            deliveries = await broker.receive("q", 100)
-            await broker.acknowledge([delivery.receipt for delivery in deliveries])
+            await broker.publishing.publish("q", [Publication(body) for _ in range(100)])
+            deliveries = await broker.receiving.receive("q", 100)
+            await broker.settling.acknowledge([delivery.receipt for delivery in deliveries])
 
     async def work(broker: Broker) -> int:
         await asyncio.gather(*(worker(broker) for _ in range(workers)))
@@ -52,7 +52,7 @@ def round_trips(workers: int, batches: int, body: bytes) -> Callable[[Broker], A
 def publishers(workers: int, each: int, body: bytes) -> Callable[[Broker], Awaitable[int]]:
     async def worker(broker: Broker) -> None:
         for _ in range(each):
-            await broker.publish("q", [Publication(body)])
+            await broker.publishing.publish("q", [Publication(body)])
 
     async def work(broker: Broker) -> int:
         await asyncio.gather(*(worker(broker) for _ in range(workers)))

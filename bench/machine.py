@@ -1,4 +1,4 @@
-"""What a measurement was made on, and how its spread is told."""
+"""Describes the machine of a measurement, and summarises figures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def resident_bytes() -> int:
 
 
 def stolen_s() -> float:
-    """Seconds of all cores, since the machine started, in which it was ready to run and its host ran something else."""
+    """Seconds of all cores since boot that this machine was ready to run while its host ran something else."""
     return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
 
 
@@ -48,7 +48,7 @@ def spread(values: list[float], unit: str, scale: float = 1.0) -> str:
 
 
 def latencies(step: Callable[[], object], count: int) -> list[float]:
-    """Seconds that each of `count` calls took, sorted."""
+    """The seconds that each of `count` calls took, sorted."""
     taken = []
     clock = time.perf_counter
     for _ in range(count):
@@ -58,7 +58,7 @@ def latencies(step: Callable[[], object], count: int) -> list[float]:
     return sorted(taken)
 
 
-def told(taken: list[float]) -> str:
+def summary(taken: list[float]) -> str:
     """p50, p99 and the longest of sorted seconds, in microseconds."""
     return (
         f"p50 {percentile(taken, 0.5) * 1e6:.1f}, p99 {percentile(taken, 0.99) * 1e6:.1f}, "

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from bench.machine import latencies, told
+from bench.machine import latencies, summary
 from smista.core.message import Publication
 from smista.core.settings import QueueSettings
 from smista.engine import Broker, BrokerSettings, Delivery
@@ -19,9 +19,9 @@ DEPTHS = (0, 100_000, 1_000_000)
 
 async def filled(depth: int, *, delay_ms: int | None = None) -> Broker:
     broker = await Broker.open(MemoryLog(), BrokerSettings(log_retention_ms=0))
-    await broker.declare_queue("q", QueueSettings(max_prefetch=1000))
+    await broker.declaring.declare_queue("q", QueueSettings(max_prefetch=1000))
     for _ in range(depth // 1000):
-        broker.publish_now("q", [Publication(BODY, delay_ms=delay_ms) for _ in range(1000)])
+        broker.publishing.publish_now("q", [Publication(BODY, delay_ms=delay_ms) for _ in range(1000)])
     await broker.durable()
     return broker
 
@@ -30,16 +30,16 @@ async def measure(label: str, broker: Broker) -> None:
     received: list[Delivery] = []
 
     def publish() -> None:
-        broker.publish_now("q", [Publication(BODY)])
+        broker.publishing.publish_now("q", [Publication(BODY)])
 
     def receive() -> None:
-        received.extend(finished(broker.receive("q")))
+        received.extend(finished(broker.receiving.receive("q")))
 
     def acknowledge() -> None:
-        broker.acknowledge_now([received.pop().receipt])
+        broker.settling.acknowledge_now([received.pop().receipt])
 
     for step in (publish, receive, acknowledge):
-        print(f"{label:>28}  {step.__name__:<12} {told(latencies(step, COUNT))}", flush=True)
+        print(f"{label:>28}  {step.__name__:<12} {summary(latencies(step, COUNT))}", flush=True)
         await broker.durable()
 
 

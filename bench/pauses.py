@@ -39,24 +39,24 @@ class Heartbeat:
             self.late.append(late)
             self.worked.append(min(late, time.process_time() - cpu))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         late = sorted(self.late)
         return (
-            f"longest {late[-1] * 1e3:.1f} ms (longest of our own making {max(self.worked) * 1e3:.1f} ms), "
+            f"longest {late[-1] * 1e3:.1f} ms (longest of the broker's own {max(self.worked) * 1e3:.1f} ms), "
             f"p99 {percentile(late, 0.99) * 1e3:.1f} ms of {len(late)} beats"
         )
 
     async def stop(self) -> str:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        return self.told()
+        return self.summary()
 
 
 async def fill(broker: Broker, ttl_ms: int | None = None) -> None:
     envelope = Envelope(ttl_ms=ttl_ms)
     for _ in range(COUNT // 1000):
-        await broker.room()
-        broker.publish_now("q", [Publication(b"x" * 100, envelope) for _ in range(1000)])
+        await broker.intake.room()
+        broker.publishing.publish_now("q", [Publication(b"x" * 100, envelope) for _ in range(1000)])
         await asyncio.sleep(0)
     await broker.durable()
 
@@ -64,7 +64,7 @@ async def fill(broker: Broker, ttl_ms: int | None = None) -> None:
 async def under_load() -> None:
     directory = tempfile.mkdtemp(prefix="smista-bench-")
     broker = await Broker.open(SqliteLog.open(directory), BrokerSettings(log_retention_ms=0))
-    await broker.declare_queue("q", QueueSettings(max_prefetch=1000))
+    await broker.declaring.declare_queue("q", QueueSettings(max_prefetch=1000))
     await fill(broker)
     heartbeat = Heartbeat()
     done = 0
@@ -73,17 +73,17 @@ async def under_load() -> None:
     async def worker() -> None:
         nonlocal done
         while time.perf_counter() < end:
-            await broker.publish("q", [Publication(b"x" * 100) for _ in range(100)])
-            deliveries = await broker.receive("q", 100)
-            await broker.acknowledge([delivery.receipt for delivery in deliveries])
+            await broker.publishing.publish("q", [Publication(b"x" * 100) for _ in range(100)])
+            deliveries = await broker.receiving.receive("q", 100)
+            await broker.settling.acknowledge([delivery.receipt for delivery in deliveries])
             done += 100
 
     await asyncio.gather(*(worker() for _ in range(8)))
     print(f"{COUNT:,} queued, {done / LOAD_S:,.0f} msg/s in and out: {await heartbeat.stop()}", flush=True)
     heartbeat = Heartbeat()
     start = time.perf_counter()
-    count = await broker.purge("q")
-    while broker.stats("q").body_bytes:  # noqa: ASYNC110 (nobody announces the end of freeing)
+    count = await broker.declaring.purge("q")
+    while broker.statistics.stats("q").body_bytes:  # noqa: ASYNC110 (nobody announces the end of freeing)
         await asyncio.sleep(0.001)
     took = time.perf_counter() - start
     print(f"purge of {count:,}, memory freed in {took:.1f} s: {await heartbeat.stop()}", flush=True)
@@ -94,23 +94,23 @@ async def under_load() -> None:
 async def expiring() -> None:
     directory = tempfile.mkdtemp(prefix="smista-bench-")
     broker = await Broker.open(SqliteLog.open(directory), BrokerSettings(log_retention_ms=0))
-    await broker.declare_queue("q", QueueSettings(dead_letter=DeadLetterMode.PARK))
-    await broker.declare_queue("other")
+    await broker.declaring.declare_queue("q", QueueSettings(dead_letter=DeadLetterMode.PARK))
+    await broker.declaring.declare_queue("other")
     filling = asyncio.create_task(fill(broker, ttl_ms=1))
     await filling
     heartbeat = Heartbeat()
     start = time.perf_counter()
     waits = []
-    while broker.stats("q").ready:
+    while broker.statistics.stats("q").ready:
         before = time.perf_counter()
-        await broker.publish("other", [Publication(b"x")])
+        await broker.publishing.publish("other", [Publication(b"x")])
         waits.append(time.perf_counter() - before)
-        [delivery] = await broker.receive("other")
+        [delivery] = await broker.receiving.receive("other")
         before = time.perf_counter()
-        await broker.acknowledge([delivery.receipt])
+        await broker.settling.acknowledge([delivery.receipt])
         waits.append(time.perf_counter() - before)
     took = time.perf_counter() - start
-    stats = broker.stats("q")
+    stats = broker.statistics.stats("q")
     print(
         f"{stats.expired_total:,} expired (the last of them {took:.1f} s after filling): {await heartbeat.stop()}; "
         f"a durable publish or ack on another queue meanwhile p50 {percentile(sorted(waits), 0.5) * 1e3:.1f}, "

@@ -21,7 +21,7 @@ IDLE_S = 10
 async def declare(directory: str) -> None:
     broker = await Broker.open(SqliteLog.open(directory))
     start = time.perf_counter()
-    await asyncio.gather(*(broker.declare_queue(f"queue-{number:06d}") for number in range(COUNT)))
+    await asyncio.gather(*(broker.declaring.declare_queue(f"queue-{number:06d}") for number in range(COUNT)))
     print(f"{COUNT:,} queues declared durably in {time.perf_counter() - start:.1f} s", flush=True)
     await broker.close()
 

@@ -46,8 +46,8 @@ def _free_port() -> int:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[int]:
-    """Start it, give its port, stop it."""
+def running() -> Iterator[tuple[int, int]]:
+    """Start it, give its port and the session of its processes, stop it."""
     folder = Path(tempfile.mkdtemp(prefix="smista-rabbitmq-"))
     folder.chmod(0o777)
     port, epmd = _free_port(), _free_port()
@@ -72,7 +72,7 @@ def running() -> Iterator[int]:
     )
     try:
         _wait(server, port)
-        yield port
+        yield port, server.pid
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGTERM)

@@ -20,19 +20,19 @@ def main() -> None:
 
     async def fill() -> None:
         broker = await Broker.open(SqliteLog.open(directory))
-        await broker.declare_queue("q", QueueSettings(max_prefetch=1000))
+        await broker.declaring.declare_queue("q", QueueSettings(max_prefetch=1000))
         for _ in range(COUNT // 1000):
-            await broker.room()
-            broker.publish_now("q", [Publication(b"x" * 100) for _ in range(1000)])
+            await broker.intake.room()
+            broker.publishing.publish_now("q", [Publication(b"x" * 100) for _ in range(1000)])
         for _ in range(100):
-            await broker.receive("q", 1000)
+            await broker.receiving.receive("q", 1000)
         await broker.close()
 
     async def reopen() -> None:
         start = time.perf_counter()
         broker = await Broker.open(SqliteLog.open(directory))
         took = time.perf_counter() - start
-        stats = broker.stats("q")
+        stats = broker.statistics.stats("q")
         print(
             f"{COUNT:,} messages of 100 B recovered in {took:.2f} s: "
             f"{stats.ready:,} ready, {stats.in_flight:,} in flight"

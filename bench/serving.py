@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,13 @@ from tests.server_process import ServerProcess
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[ServerProcess]:
+def serving(python: str = sys.executable) -> Iterator[ServerProcess]:
+    """`python` of the checkout that is served."""
     folder = tempfile.mkdtemp(prefix="smista-bench-")
     try:
-        with ServerProcess(Path(folder)) as server:
+        server = ServerProcess(Path(folder))
+        server.python = python
+        with server:
             yield server
     finally:
         shutil.rmtree(folder)

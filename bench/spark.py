@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from bench.doors import Delays, pace
+from bench.http import Delays, pace
 from bench.machine import percentile, spread
 from smista import Client
 from smista.spark import session
@@ -120,7 +120,7 @@ def consume(here: Place) -> float:
 
 
 def archived(here: Place, queue: str) -> float:
-    run = Run(endpoint=here.server.url, spark=here.spark, tell=lambda line: None)
+    run = Run(endpoint=here.server.url, spark=here.spark, on_progress=lambda line: None)
     folder = here.folder / here.new("archive")
     took = seconds(lambda: archive(run, to=str(folder), queue=[queue]))
     return ARCHIVED_ROWS / took

@@ -25,7 +25,7 @@ SECONDS = float(os.environ.get("SMISTA_TEST_BENCH_SECONDS", "4"))
 CONNECTIONS = 32
 BODY = "x" * 256
 
-# As boto3 1.40 sends them; neither server is told to verify the signature.
+# As boto3 1.40 sends them; neither server verifies the signature.
 _HEADERS = (
     "Accept-Encoding: identity\r\n"
     "Content-Type: application/x-amz-json-1.0\r\n"

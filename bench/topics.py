@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bench.machine import latencies, told
+from bench.machine import latencies, summary
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Publication
 from smista.engine import Broker
@@ -15,11 +15,13 @@ COUNT = 20_000
 
 async def measure(bindings: int) -> None:
     broker = await Broker.open(MemoryLog())
-    await broker.declare_exchange("events", ExchangeSettings(ExchangeKind.TOPIC))
-    await broker.declare_queue("q")
+    await broker.declaring.declare_exchange("events", ExchangeSettings(ExchangeKind.TOPIC))
+    await broker.declaring.declare_queue("q")
     await asyncio.gather(
         *(
-            broker.bind(Binding.to_queue("events", "q", f"orders.{number}.{'*' if number % 10 == 0 else number % 7}"))
+            broker.declaring.bind(
+                Binding.to_queue("events", "q", f"orders.{number}.{'*' if number % 10 == 0 else number % 7}")
+            )
             for number in range(bindings)
         )
     )
@@ -28,13 +30,13 @@ async def measure(bindings: int) -> None:
 
     def fresh() -> None:
         envelope = Envelope(exchange="events", routing_key=next(keys))
-        broker.publish_to_exchange_now("events", Publication(b"x" * 100, envelope))
+        broker.publishing.publish_to_exchange_now("events", Publication(b"x" * 100, envelope))
 
     def again() -> None:
-        broker.publish_to_exchange_now("events", Publication(b"x" * 100, repeated))
+        broker.publishing.publish_to_exchange_now("events", Publication(b"x" * 100, repeated))
 
-    print(f"{bindings:>8,} bindings, a new key each time:  {told(latencies(fresh, COUNT))}")
-    print(f"{bindings:>8,} bindings, the same key:         {told(latencies(again, COUNT))}", flush=True)
+    print(f"{bindings:>8,} bindings, a new key each time:  {summary(latencies(fresh, COUNT))}")
+    print(f"{bindings:>8,} bindings, the same key:         {summary(latencies(again, COUNT))}", flush=True)
     await broker.close()
 
 

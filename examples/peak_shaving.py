@@ -1,10 +1,10 @@
-"""Ten thousand orders arrive at once; the database takes a thousand a second. The queue is the lung in between.
+"""Ten thousand orders arrive at once; the database takes a thousand a second. The queue holds the rest.
 
     smista serve &
     python examples/peak_shaving.py                          # or: ... http://127.0.0.1:9324 --orders 2000
 
-The shop is done as soon as the broker has the orders on disk; the worker stores them as fast as the database lets it,
-which it is never asked to exceed.
+The shop is done as soon as the orders are on the broker's disk. The worker stores them as fast as the database allows,
+and never faster.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from smista import AsyncClient, Worker
 
 
 class Database:
-    """Takes so many orders a second. Whoever asks for more than that at once would bring it down."""
+    """Takes so many orders a second, and would fail if it were asked for more."""
 
     def __init__(self, per_second: int) -> None:
         self.orders: set[int] = set()
@@ -28,7 +28,7 @@ class Database:
     async def insert(self, order: dict[str, Any]) -> None:
         self._accepted += 1
         await asyncio.sleep(self._began + self._accepted / self._per_second - time.monotonic())
-        self.orders.add(order["id"])  # once, however often the order comes
+        self.orders.add(order["id"])  # a set: an order that is delivered twice is stored once
 
 
 async def main(address: str, order_count: int, per_second: int) -> None:

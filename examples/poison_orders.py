@@ -1,11 +1,10 @@
-"""An order that always fails does not stop the others: after its retries it is set aside, looked at, and sent back.
+"""An order that always fails does not stop the others: after its retries it becomes a dead letter, and is redriven.
 
     smista serve &
     python examples/poison_orders.py                         # or: ... http://127.0.0.1:9324
 
-One customer writes the amount with a comma. The first handler cannot read it and raises; the broker tries it again
-twice, then sets it aside as a dead letter with everything that went wrong. The second handler can, and the order is
-sent back to it.
+One customer writes the amount with a comma. The first handler cannot read it and raises; the broker redelivers the
+order twice, then dead-letters it with the errors. The second handler can read it, and the order is sent back.
 """
 
 import asyncio
@@ -32,11 +31,11 @@ def charge_with_commas(order: dict[str, Any]) -> None:
 
 
 async def work(client: AsyncClient, handle: Callable[[dict[str, Any]], None]) -> None:
-    """Handle orders until none comes any more: they are done, or set aside."""
+    """Handle orders until none is left: each is acknowledged or dead-lettered."""
     async with client.subscribe("poison-orders") as orders:
         while (delivery := await orders.next(timeout_ms=1_000)) is not None:
             try:
-                async with delivery:  # acks, or on an exception nacks with its text
+                async with delivery:  # acknowledges; on an exception nacks with its text
                     handle(delivery.json())
             except ValueError as error:
                 print(f"order {delivery.json()['order_id']}: {error}")
@@ -49,7 +48,7 @@ async def main(address: str) -> None:
         await work(client, charge)
 
         async for dead in client.dead_letters("poison-orders"):
-            print(f"set aside: {dead.json()}")
+            print(f"dead letter: {dead.json()}")
             for failure in dead.deaths[-1].failures:
                 print(f"  delivery {failure.delivery}: {failure.error}")
 

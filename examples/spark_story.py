@@ -1,11 +1,12 @@
-"""Orders burst in, some of them fail; Spark archives, counts, finds the poison, sends it back, and checks the books.
+"""A burst of orders, some of which fail. Spark archives the log, counts, groups the dead letters, redrives them, and
+reconciles every message.
 
     smista serve &
     python examples/spark_story.py                           # or: ... http://127.0.0.1:9324 --orders 2000 --to ./story
 
 Needs `pip install 'smista[spark]'`. Each step is also a command: `smista pipeline archive ./story/archive`, and so on.
-Afterwards the folder has the archive, two reports (metrics/report.html and triage/report.html, for a browser), and the
-audit of what was sent back.
+Afterwards the folder has the archive, two reports for a browser (metrics/report.html and triage/report.html), and the
+audit of the redrive.
 """
 
 import argparse
@@ -46,15 +47,15 @@ def charge_with_commas(order: dict[str, Any]) -> None:
 async def burst(client: AsyncClient, count: int) -> None:
     await client.declare_queue(QUEUE, max_retries=1, retry_base_ms=50)
     summary = await client.put_many(QUEUE, map(order, range(1, count + 1)))
-    print(f"{summary.accepted} orders came in")
+    print(f"{summary.accepted} orders published")
 
 
 async def work(client: AsyncClient, handle: Callable[[dict[str, Any]], None]) -> None:
-    """Handle orders until none comes any more: they are done, or set aside."""
+    """Handle orders until none is left: each is acknowledged or dead-lettered."""
     async with client.subscribe(QUEUE, prefetch=200, consumer="till-1") as orders:
         while (delivery := await orders.next(timeout_ms=1_000)) is not None:
             try:
-                async with delivery:  # acks, or on an exception nacks with its text
+                async with delivery:  # acknowledges; on an exception nacks with its text
                     handle(delivery.json())
             except ValueError:
                 continue
@@ -72,7 +73,7 @@ async def repair(address: str) -> None:
         await work(client, charge_with_commas)
 
 
-def told(summary: Summary) -> Summary:
+def printed(summary: Summary) -> Summary:
     print()
     print(summary.text())
     return summary
@@ -84,19 +85,19 @@ def main(address: str, count: int, place: Path) -> bool:
     spark.sparkContext.setLogLevel("ERROR")
     try:
         run = Run(endpoint=address, spark=spark)
-        told(archive(run, to=str(place / "archive"), queue=[f"{QUEUE}*"]))
-        told(metrics(run, to=str(place / "metrics"), archive=str(place / "archive")))
-        told(triage(run, to=str(place / "triage"), archive=str(place / "archive")))
-        told(redrive(run, triaged=str(place / "triage"), queue=[QUEUE]))
+        printed(archive(run, to=str(place / "archive"), queue=[f"{QUEUE}*"]))
+        printed(metrics(run, to=str(place / "metrics"), archive=str(place / "archive")))
+        printed(triage(run, to=str(place / "triage"), archive=str(place / "archive")))
+        printed(redrive(run, triaged=str(place / "triage"), queue=[QUEUE]))
         asyncio.run(repair(address))
-        told(archive(run, to=str(place / "archive"), queue=[f"{QUEUE}*"]))
-        return told(reconcile(run, archive=str(place / "archive"))).is_good
+        printed(archive(run, to=str(place / "archive"), queue=[f"{QUEUE}*"]))
+        return printed(reconcile(run, archive=str(place / "archive"))).is_good
     finally:
         spark.stop()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="A day of orders, and what Spark makes of it.")
+    parser = argparse.ArgumentParser(description="A day of orders, archived, repaired and reconciled by Spark.")
     parser.add_argument("address", nargs="?", default=os.environ.get("SMISTA_URL", "http://127.0.0.1:9324"))
     parser.add_argument("--orders", type=int, default=2_000)
     parser.add_argument("--to", type=Path, help="where archive and reports go; a new folder")

@@ -1,40 +1,57 @@
-"""What starts servers is slow: `make check` leaves it out, `make test` runs it.
+"""What is slow and what goes together.
 
-`make test` gives each of its processes one file after the other. All that starts Spark goes to one of them: Spark gives
-its Python processes 10 s to start, and several at once need more on a busy machine. What takes longest comes first, so
-that all processes end at about the same time.
+`make check` leaves out what is slow: whatever starts a server or another program of its own, and what takes seconds.
+Protocols are tested there with a server in this process (`tests/server_thread.py`), a few thousand tests of them.
+
+`make test` runs all, in several processes that each take one group after the other: a file, or all that shares a JVM.
+What takes longest comes first, so that all processes end at about the same time.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadScopeScheduling
+
+from tests.server_process import ServerProcess
 
 TESTS = Path(__file__).parent
-SLOW = ("cli", "client", "protocols", "server", "spark")
-LONGEST = ("spark", "crash", "simulation")
-WITH_SPARK = ("cli/test_pipeline.py",)
-QUICK = (
-    "protocols/amqp/test_codec.py",
-    "protocols/amqp/test_leaving.py",
-    "protocols/amqp/test_names.py",
-    "protocols/amqp/test_transactions.py",
-    "protocols/amqp/test_unacked.py",
-    "protocols/http/test_access.py",
-    "protocols/http/test_metrics.py",
-    "protocols/test_caches.py",
-    "server/test_settings.py",
-    "server/test_settings_docs.py",
-)
 
+SLOW = ("cli/", "spark/")
+"""Folders and files of which everything is slow. Elsewhere, tests and files are marked one by one."""
+
+STARTS_JVMS = (
+    "cli/test_pipeline.py",
+    "spark/pipelines/test_story.py",
+    "spark/test_clusters.py",
+    "spark/test_crashes.py",
+    "spark/test_exactly_once.py",
+    "spark/test_java.py",
+    "spark/test_session.py",
+    "spark/test_submit.py",
+)
+"""One after the other: each has all the memory and all the cores that it takes a Spark to start."""
+
+LONGEST = ("spark", "jvms")
+"""Groups, and files by how their path begins."""
 
 # Whatever starts tests in the background has them ignore Ctrl-C, and so would every program that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A few hundred Pythons are started, and each would compile all of Smista where its environment says to keep nothing.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# Ten thousand tests and what they import are no garbage: looking through them takes half a second, each time.
+gc.disable()
+
+# Every Spark that a test starts works on a handful of rows: see the file there.
+os.environ.setdefault("SPARK_CONF_DIR", str(TESTS / "spark" / "conf"))
 
 # How long an example takes, and how many can be made up in a second, says something about the machine alone.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -43,28 +60,30 @@ settings.load_profile("steady")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        place = item.path.relative_to(TESTS)
-        if place.parts[0] in SLOW and str(place) not in QUICK:
+        place = str(item.path.relative_to(TESTS))
+        if place.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=_rank)
+        item.add_marker(pytest.mark.xdist_group(_group(place)))
+    items.sort(key=lambda item: _rank(str(item.path.relative_to(TESTS))))
 
 
-def _rank(item: pytest.Item) -> int:
-    folder = _group(item.nodeid).partition("/")[0]
-    return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
+def _group(place: str) -> str:
+    """What goes to one process."""
+    if place in STARTS_JVMS:
+        return "jvms"
+    return "spark" if place.startswith("spark/") else place
 
 
-def _group(nodeid: str) -> str:
-    """What goes to one process: a file, or all that starts Spark."""
-    file = nodeid.partition("::")[0].removeprefix("tests/")
-    return "spark" if file.startswith("spark/") or file in WITH_SPARK else file
+def _rank(place: str) -> int:
+    ranks = (rank for rank, start in enumerate(LONGEST) if _group(place).startswith(start))
+    return next(ranks, len(LONGEST))
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
-    return FileByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
-class FileByFile(LoadScopeScheduling):  # type: ignore[misc]  # it tells no types
-    def _split_scope(self, nodeid: str) -> str:
-        return _group(nodeid)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    ServerProcess.may_start = item.get_closest_marker("slow") is not None

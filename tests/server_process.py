@@ -12,27 +12,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Self
 
+from tests.served import Served
 from tests.waiting import PATIENCE_S
 
-_LISTENING = re.compile(r"http listening on (http://[^\s\"]+)")
-_AMQP_LISTENING = re.compile(r"amqp listening on amqp://[^\s\"]+:(\d+)")
+HTTP_LISTENING = re.compile(r"http listening on (http://[^\s\"]+)")
+AMQP_LISTENING = re.compile(r"amqp listening on amqp://[^\s\"]+:(\d+)")
 
 
-class ServerProcess:
+class ServerProcess(Served):
     """Started by `start`, on a free port unless told otherwise; `kill` is kill -9, `stop` is SIGTERM."""
 
     module = "smista"
+    python = sys.executable
+    may_start = True
+    """Whether the test at hand is among the slow ones."""
 
     def __init__(self, data: Path | None = None, *flags: str, variables: Mapping[str, str] | None = None) -> None:
+        super().__init__()
         self._data = data
         self._flags = flags
         self._variables = variables or {}
         self._process: subprocess.Popen[str] | None = None
         self._collecting: threading.Thread | None = None
-        self.url = ""
-        self.amqp_port = 0
-        self.lines: list[str] = []
-        """What it wrote so far, to either stream."""
 
     @property
     def data(self) -> Path:
@@ -41,26 +42,15 @@ class ServerProcess:
         return self._data
 
     @property
-    def port(self) -> int:
-        return int(self.url.rpartition(":")[2])
-
-    @property
-    def address(self) -> tuple[str, int]:
-        return "127.0.0.1", self.port
-
-    @property
-    def amqp_address(self) -> tuple[str, int]:
-        return "127.0.0.1", self.amqp_port
-
-    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
 
     def start(self, *, port: int = 0, amqp_port: int = 0) -> ServerProcess:
+        assert self.may_start, "whoever starts a server is slow: mark the test, or use a ServerThread"
         place = ["--memory"] if self._data is None else ["--data", str(self._data)]
         ports = ["--http-port", str(port), "--amqp-port", str(amqp_port)]
-        command = [sys.executable, "-m", self.module, "serve", *place, *ports]
+        command = [self.python, "-m", self.module, "serve", *place, *ports]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SMISTA_")}
         environment.update(self._variables)
         self._process = subprocess.Popen(
@@ -73,10 +63,10 @@ class ServerProcess:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self.lines.append(line.rstrip("\n"))
-            found = _LISTENING.search(line)
+            found = HTTP_LISTENING.search(line)
             if found is not None:
                 self.url = found[1]
-            found = _AMQP_LISTENING.search(line)
+            found = AMQP_LISTENING.search(line)
             if found is not None:
                 self.amqp_port = int(found[1])
                 break

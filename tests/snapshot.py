@@ -19,7 +19,7 @@ from smista.core.message import Message, State
 from smista.core.queue import Messages, Queue
 from smista.core.settings import QueueSettings
 from smista.core.state import BrokerState, Namespace
-from smista.engine.claim_records import claimant_record, commit_record
+from smista.engine.claim_records import claimant_record, commit_record, job_record
 
 Snapshot = dict[str, object]
 
@@ -55,6 +55,9 @@ def take(
                 known.update({f"claims of {name} in queue {number}": _claimant(one) for name, one in by_name.items()})
     for commit in state.commits.values():
         known[f"commit {commit.job} {commit.batch}"] = commit_record(commit)
+    for number, of_queue in state.jobs.items():
+        if number not in state.queues or state.queues[number].settings.durable:
+            known.update({f"job {job.sequence} of queue {number}": job_record(job) for job in of_queue.values()})
     return known
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 import smista
+import smista.errors
 from smista import client
 from smista.core.counters import QueueStats
 from smista.core.message import FOREVER_MS, Reason, State
 from smista.core.retry import backoff_ms
-from smista.core.settings import _RANGES, Backoff, QueueSettings
+from smista.core.settings import SETTING_RANGES, Backoff, QueueSettings
 from smista.engine import Broker, BrokerSettings
 from smista.errors import BrokerError
 from smista.protocols.http.commands.queues import StatsAnswer
@@ -89,8 +90,8 @@ def test_the_table_of_queue_settings_has_every_field_with_its_default() -> None:
 def test_the_table_of_queue_settings_has_the_ranges_the_code_checks() -> None:
     assert FOREVER_MS == 1 << 52
     table = rows(page("queues.md").split("## Declare")[0])
-    assert {name: table[name][3] for name in _RANGES} == {
-        name: f"{shown_limit(least)} to {shown_limit(most)}" for name, (least, most) in _RANGES.items()
+    assert {name: table[name][3] for name in SETTING_RANGES} == {
+        name: f"{shown_limit(least)} to {shown_limit(most)}" for name, (least, most) in SETTING_RANGES.items()
     }
 
 
@@ -119,6 +120,28 @@ def test_every_error_is_explained_with_its_code() -> None:
 def test_every_error_has_a_code_of_its_own() -> None:
     codes = [error.code for error in every_error()]
     assert len(codes) == len(set(codes))
+
+
+def test_every_error_can_be_imported_from_smista() -> None:
+    errors = {error.__name__: error for error in every_error()}
+    assert {name: getattr(smista, name) for name in dir(smista) if name in errors} == errors
+    stub = (ROOT / "src/smista/__init__.pyi").read_text()
+    typed = {f"{module}.{name}" for module, name in re.findall(r"^from (\S+) import (\w+) as \2$", stub, re.MULTILINE)}
+    imported = {f"{error.__module__}.{name}" for name, error in errors.items()}
+    assert typed >= imported
+    assert {name.rpartition(".")[2] for name in typed} == set(dir(smista)) - {"__version__"}
+
+
+def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
+    drawn: dict[str, str] = {}
+    above: list[str] = []
+    for line in (smista.errors.__doc__ or "").splitlines():
+        if found := re.match(r"    ((?:[│ ]   )*(?:[├└]── )?)([A-Z]\w+)(?:  |$)", line):
+            depth = len(found[1]) // 4
+            above[depth:] = [found[2]]
+            drawn[found[2]] = above[depth - 1] if depth else ""
+    bases = {error.__name__: error.__base__ for error in every_error()}
+    assert drawn == {name: base.__name__ if base and name != "BrokerError" else "" for name, base in bases.items()}
 
 
 @pytest.mark.parametrize("state", State)
@@ -153,6 +176,39 @@ def test_every_link_leads_somewhere(path: Path) -> None:
     assert [link for link in relative if not (path.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_to_a_heading_finds_it(path: Path) -> None:
+    missing = []
+    for target, anchor in re.findall(r"\]\(([^)\s#]*)#([^)\s]+)\)", path.read_text()):
+        page = path.parent / target if target else path
+        if "://" not in target and anchor not in anchors(page.read_text()):
+            missing.append(f"{target}#{anchor}")
+    assert missing == []
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    without_programs = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", without_programs, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+TERMS = (
+    "queue", "message", "body", "headers", "ready", "scheduled", "in flight", "dead", "delivery", "delivery count",
+    "lease", "extend", "receipt", "publish", "receive", "acknowledge", "nack", "release", "dead letter", "redrive",
+    "expire", "purge", "exchange", "binding", "route", "consumer", "credit", "prefetch", "group", "deduplication id",
+    "log", "block", "log position", "record", "protocol", "listener", "session", "principal", "shard", "owner", "node",
+    "message id", "queue position", "claim", "staged batch",
+)  # fmt: skip
+
+
+def test_the_glossary_explains_every_term() -> None:
+    cells = re.findall(r"^\| (.*?) \| .* \| .* \| .* \|$", page("glossary.md"), re.MULTILINE)
+    explained = {term for cell in cells for term in re.sub(r"\[|\]\(.*?\)", "", cell).split(", ")}
+    assert [term for term in TERMS if term not in explained] == []
+
+
+@pytest.mark.slow
 def test_the_program_in_the_readme_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [program] = PROGRAM.findall((ROOT / "README.md").read_text())
     assert program == (ROOT / "examples/first_program.py").read_text()
@@ -179,10 +235,10 @@ def test_the_states_are_drawn_once_and_alike() -> None:
 
 def test_one_vocabulary_of_statistics() -> None:
     """What a queue counts has one name in process, over HTTP, in the client, in the metrics and on the pages."""
-    ours = set(QueueStats.__struct_fields__) - {"name"}
+    ours = set(QueueStats.__struct_fields__) - {"queue"}
     synaps = {"consumed_total", "acked_total", "avg_wait_time_ms", "oldest_message_age_secs"}
     assert set(StatsAnswer.__struct_fields__) - {"queue"} == ours | synaps
-    assert set(client.QueueStats.__struct_fields__) - {"queue"} == ours | synaps
+    assert client.QueueStats is QueueStats
     text = page("queues.md").split("## Statistics")[1]
     assert {name for name in ours - {"namespace"} if f"`{name}`" not in text} == set()
     words = page("commands.md").split("## Synap's words")[1]

@@ -6,9 +6,13 @@ import sys
 
 
 def main() -> int:
-    from smista.cli.app import run
+    try:
+        from smista.cli.app import run
 
-    return run()
+        return run()
+    except KeyboardInterrupt:
+        # Ctrl-C while the command is still being loaded; later it is handled there.
+        return 130
 
 
 if __name__ == "__main__":

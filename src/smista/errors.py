@@ -1,14 +1,16 @@
-"""The root of every error a caller can act on, and those that a broker answers whatever is in it: of the broker as a
-whole, of requests, of reading the log.
+"""The tree of all errors, and those of them that more than one part of the product raises.
 
     BrokerError
-    ├── BrokerClosed            it was closed, in order
-    ├── BrokerStopped           its log failed; nothing is confirmed any more; restart it
-    ├── OutcomeUnknown          the log failed while this was being written: it may or may not be there after a restart
-    ├── ResourceLow             refused, nothing stored; consuming goes on
+    │
+    │   of the broker as a whole, and of requests
+    ├── BrokerClosed               it was closed, in order
+    ├── BrokerStopped              its log failed; nothing is confirmed any more; restart it
+    ├── OutcomeUnknown             it may or may not be there after a restart
+    ├── ResourceLow                refused, nothing stored; consuming goes on
     │   ├── LowDisk
     │   └── LowMemory
-    ├── RequestError            the request, not the broker's state, is at fault
+    ├── AccessDenied               the caller has no permission for this
+    ├── RequestError               the request is at fault, not the broker's state
     │   ├── InvalidRequest
     │   ├── UnknownCommand
     │   ├── PathNotFound
@@ -24,28 +26,109 @@ whole, of requests, of reading the log.
     │   ├── StageDamaged
     │   ├── RequestCancelled
     │   └── TooManyRequests
-    ├── LogInMemory             the log is where no other process can read it
-    ├── BulkReaderFailed        the process that reads the log for others has ended, or met damage
-    ├── TooManyReaders          as many are reading the log as may
-    └── LogPositionDropped      the log no longer has what was asked for
+    ├── LogInMemory                no other process can read the log
+    ├── BulkReaderFailed           the process that reads the log has ended, or met damage
+    ├── TooManyReaders             the limit of readers of the log is reached
+    ├── LogPositionDropped         the log no longer has the blocks asked for
+    │
+    │   of queues, messages and exchanges
+    ├── InvalidArgument            a value of the wrong type or out of range
+    │   ├── InvalidName
+    │   ├── InvalidPriority
+    │   ├── InvalidSettings
+    │   └── InvalidReceipt         not a receipt of this broker
+    ├── MessageTooLarge
+    ├── NamespaceNotFound
+    ├── QueueNotFound
+    ├── QueueDiffers               declared before with other settings
+    ├── QueueFull
+    ├── QueueNotEmpty
+    ├── QueueInUse
+    ├── QueueDeleted               while a consumer waited on it
+    ├── QueueInExclusiveUse        another consumer has the queue alone
+    ├── DeadLetterCycle
+    ├── PolicyNotFound
+    ├── MessageNotFound
+    ├── StaleReceipt               its delivery is over
+    │   └── LeaseExpired           because the lease ran out
+    ├── ConsumerNotFound
+    ├── ConsumerInUse              another session claims under this name
+    ├── ClaimNotFound
+    ├── ClaimExpired
+    ├── ClaimBroken                some of its messages were removed
+    ├── RedriveNotFound
+    ├── RedriveRunning             as many of the queue as may run at the same time
+    ├── RedriveEnded
+    ├── ExchangeNotFound
+    ├── InvalidExchange
+    ├── ExchangeDiffers            declared before with another setting
+    ├── ExchangeReserved           it belongs to the broker
+    ├── ExchangeInternal           only other exchanges may publish to it
+    ├── ExchangeInUse
+    ├── ExchangeCycle
+    ├── ReachTooWide               the message would go to too many queues
+    ├── BindingTargetNotFound
+    ├── InvalidBinding
+    │
+    │   of clients: `smista.client.errors`
+    ├── ClientError
+    │   ├── ConnectionFailed       no broker answers; the request was not sent
+    │   ├── ConnectionLost         the request may or may not have been carried out
+    │   ├── ClientClosed
+    │   └── WorkerNotFound
+    ├── InternalError              a bug in the broker
+    ├── ServerError                a code that the client does not know
+    │
+    │   of the log: `smista.log.errors`, `smista.records.errors`
+    ├── LogError
+    │   ├── LogDamaged             stored bytes are wrong or missing
+    │   │   └── LogUnreadable      reading failed, and may succeed later
+    │   ├── LogForeign             the directory holds something else
+    │   ├── LogNewer               written by a later version
+    │   ├── LogLocked              another broker has it open
+    │   ├── LogFull
+    │   ├── LogFailed              writing failed; the outcome is unknown
+    │   ├── LogDropped             the block asked for was dropped
+    │   ├── LogFenced              another owner writes this log now
+    │   ├── LogClosed
+    │   └── RecordError            a block holds a record that cannot be read
+    │
+    │   of starting a server: `smista.server.errors`
+    ├── InvalidConfiguration
+    ├── CannotListen
+    │
+    │   of Spark: `smista.spark.errors`, `smista.spark.pipelines.errors`
+    └── SparkError
+        ├── JavaNotFound
+        ├── WrongOption
+        ├── WrongColumns
+        ├── BrokerUnreachable
+        ├── BrokerRefused
+        ├── LogPositionLost
+        ├── CheckpointForeign
+        ├── ClaimLost
+        └── PipelineError
+            ├── ArchiveDamaged
+            ├── ArchiveDiffers
+            ├── FolderInUse
+            └── PipelineFailed
 
-What a peer or the machine did wrong is a `BrokerError`; what we did wrong is an `assert`. Each package draws its own
-part of the tree in its `errors.py`. These stand here because clients raise them too, and must load neither an engine
-nor a protocol for that.
+All can be imported from `smista`; docs/errors.md has their codes and cures. What a peer or the machine did wrong is a
+`BrokerError`; a mistake of ours is an `assert`. Those of this module are raised by clients too, which must not import
+the core, the engine or a protocol for that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 
 class BrokerError(Exception):
-    """Something the caller can act on. Its message is a sentence that names the thing, what happened and the
-    cure."""
+    """Something the caller can act on. Its message names the thing, what happened and the cure."""
 
     code: ClassVar[str] = "broker_error"
-    """Stable over releases, so that programs may compare it; the sentence is for people and may change."""
+    """Stable over releases, for programs; the message is for people and may change."""
 
 
 class BrokerClosed(BrokerError):
@@ -72,92 +155,8 @@ class LowMemory(ResourceLow):
     code: ClassVar[str] = "low_memory"
 
 
-class RequestError(BrokerError):
-    code: ClassVar[str] = "request_error"
-
-
-class InvalidRequest(RequestError):
-    """It cannot be read, or a field is missing, unknown or of the wrong type."""
-
-    code: ClassVar[str] = "invalid_request"
-
-
-class UnknownCommand(RequestError):
-    code: ClassVar[str] = "unknown_command"
-
-
-class PathNotFound(RequestError):
-    code: ClassVar[str] = "path_not_found"
-
-
-class MethodNotAllowed(RequestError):
-    code: ClassVar[str] = "method_not_allowed"
-
-    def __init__(self, method: str, allowed: Iterable[str]) -> None:
-        self.allowed = ", ".join(sorted(allowed))
-        super().__init__(f"Method {method} does not go with this path; {self.allowed} does.")
-
-
-class UpgradeRequired(RequestError):
-    """The stream is spoken over a WebSocket only."""
-
-    code: ClassVar[str] = "upgrade_required"
-
-
-class RequestTooLarge(RequestError):
-    code: ClassVar[str] = "request_too_large"
-
-
-class UnsupportedMediaType(RequestError):
-    code: ClassVar[str] = "unsupported_media_type"
-
-
-class HostNotAllowed(RequestError):
-    """The request came under a name that is not one of this broker's."""
-
-    code: ClassVar[str] = "host_not_allowed"
-
-
-class OriginNotAllowed(RequestError):
-    """A web page asked that is not the broker's own, and not of an allowed origin."""
-
-    code: ClassVar[str] = "origin_not_allowed"
-
-
-class ArrowMissing(RequestError):
-    """Bulk reads and writes are Arrow, and pyarrow is not installed where the broker runs."""
-
-    code: ClassVar[str] = "arrow_missing"
-
-
-class StageNotFound(RequestError):
-    """A commit names a part that is not staged."""
-
-    code: ClassVar[str] = "stage_not_found"
-
-
-class StageBusy(RequestError):
-    """The batch is being committed."""
-
-    code: ClassVar[str] = "stage_busy"
-
-
-class StageDamaged(RequestError):
-    """What was staged is not what is on disk."""
-
-    code: ClassVar[str] = "stage_damaged"
-
-
-class RequestCancelled(RequestError):
-    """Whoever sent it has taken it back while it waited; it has taken nothing."""
-
-    code: ClassVar[str] = "request_cancelled"
-
-
-class TooManyRequests(RequestError):
-    """More in flight on one stream, or more readers of the metrics, than there may be."""
-
-    code: ClassVar[str] = "too_many_requests"
+class AccessDenied(BrokerError):
+    code: ClassVar[str] = "access_denied"
 
 
 class LogInMemory(BrokerError):
@@ -181,5 +180,337 @@ def stopped(error: BaseException) -> BrokerStopped:
 
 
 def reason(error: BaseException) -> str:
-    """What an error says; some, as that there is no memory left, say nothing but what they are."""
+    """The text of an error, or the name of its class if it has none, as MemoryError."""
     return str(error) or type(error).__name__
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+class RequestError(BrokerError):
+    code: ClassVar[str] = "request_error"
+
+
+class InvalidRequest(RequestError):
+    """It cannot be read, or a field is missing, unknown or of the wrong type."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+class UnknownCommand(RequestError):
+    code: ClassVar[str] = "unknown_command"
+
+
+class PathNotFound(RequestError):
+    code: ClassVar[str] = "path_not_found"
+
+
+class MethodNotAllowed(RequestError):
+    code: ClassVar[str] = "method_not_allowed"
+
+    def __init__(self, method: str, allowed: Iterable[str]) -> None:
+        self.allowed = ", ".join(sorted(allowed))
+        super().__init__(f"This path does not take method {method}; it takes {self.allowed}.")
+
+
+class UpgradeRequired(RequestError):
+    """The path is for WebSockets only."""
+
+    code: ClassVar[str] = "upgrade_required"
+
+
+class RequestTooLarge(RequestError):
+    code: ClassVar[str] = "request_too_large"
+
+
+class UnsupportedMediaType(RequestError):
+    code: ClassVar[str] = "unsupported_media_type"
+
+
+class HostNotAllowed(RequestError):
+    """The `Host` of the request is not one of this broker's names."""
+
+    code: ClassVar[str] = "host_not_allowed"
+
+
+class OriginNotAllowed(RequestError):
+    """The request is of a web page of an origin that is not allowed."""
+
+    code: ClassVar[str] = "origin_not_allowed"
+
+
+class ArrowMissing(RequestError):
+    """Bulk reads and writes are Arrow, and pyarrow is not installed where the broker runs."""
+
+    code: ClassVar[str] = "arrow_missing"
+
+
+class StageNotFound(RequestError):
+    """A commit names a part that is not staged."""
+
+    code: ClassVar[str] = "stage_not_found"
+
+
+class StageBusy(RequestError):
+    """The batch is being committed."""
+
+    code: ClassVar[str] = "stage_busy"
+
+
+class StageDamaged(RequestError):
+    """The file of a part is not what was staged."""
+
+    code: ClassVar[str] = "stage_damaged"
+
+
+class RequestCancelled(RequestError):
+    """The client cancelled the request while it waited; it has taken nothing."""
+
+    code: ClassVar[str] = "request_cancelled"
+
+
+class TooManyRequests(RequestError):
+    """Too many requests on one stream, or too many readers of the metrics."""
+
+    code: ClassVar[str] = "too_many_requests"
+
+
+# -- queues, messages, deliveries and claims ---------------------------------------------------------------------------
+
+
+class InvalidArgument(BrokerError):
+    code: ClassVar[str] = "invalid_argument"
+
+
+class InvalidName(InvalidArgument):
+    code: ClassVar[str] = "invalid_name"
+
+
+class InvalidPriority(InvalidArgument):
+    code: ClassVar[str] = "invalid_priority"
+
+
+class InvalidSettings(InvalidArgument):
+    code: ClassVar[str] = "invalid_settings"
+
+
+class InvalidReceipt(InvalidArgument):
+    code: ClassVar[str] = "invalid_receipt"
+
+
+class MessageTooLarge(BrokerError):
+    code: ClassVar[str] = "message_too_large"
+
+
+class QueueNotFound(BrokerError):
+    code: ClassVar[str] = "queue_not_found"
+
+
+class QueueDiffers(BrokerError):
+    code: ClassVar[str] = "queue_differs"
+
+
+class QueueFull(BrokerError):
+    code: ClassVar[str] = "queue_full"
+
+
+class QueueNotEmpty(BrokerError):
+    code: ClassVar[str] = "queue_not_empty"
+
+
+class QueueInUse(BrokerError):
+    code: ClassVar[str] = "queue_in_use"
+
+
+class QueueDeleted(BrokerError):
+    code: ClassVar[str] = "queue_deleted"
+
+
+class QueueInExclusiveUse(BrokerError):
+    code: ClassVar[str] = "queue_in_exclusive_use"
+
+
+class DeadLetterCycle(BrokerError):
+    code: ClassVar[str] = "dead_letter_cycle"
+
+
+class PolicyNotFound(BrokerError):
+    code: ClassVar[str] = "policy_not_found"
+
+
+class MessageNotFound(BrokerError):
+    code: ClassVar[str] = "message_not_found"
+
+
+class StaleReceipt(BrokerError):
+    code: ClassVar[str] = "stale_receipt"
+
+    def __init__(self, message: str, *, is_gone: bool = False) -> None:
+        super().__init__(message)
+        self.is_gone = is_gone
+        """Whether the message is no longer in its queue, in whatever state."""
+
+
+class LeaseExpired(StaleReceipt):
+    code: ClassVar[str] = "ack_deadline_exceeded"
+
+
+class ConsumerNotFound(BrokerError):
+    code: ClassVar[str] = "consumer_not_found"
+
+
+class ConsumerInUse(BrokerError):
+    code: ClassVar[str] = "consumer_in_use"
+
+
+class ClaimNotFound(BrokerError):
+    code: ClassVar[str] = "claim_not_found"
+
+
+class ClaimExpired(BrokerError):
+    code: ClassVar[str] = "claim_expired"
+
+
+class ClaimBroken(BrokerError):
+    code: ClassVar[str] = "claim_broken"
+
+
+class RedriveNotFound(BrokerError):
+    code: ClassVar[str] = "redrive_not_found"
+
+
+class RedriveRunning(BrokerError):
+    code: ClassVar[str] = "redrive_running"
+
+
+class RedriveEnded(BrokerError):
+    code: ClassVar[str] = "redrive_ended"
+
+
+class NamespaceNotFound(BrokerError):
+    code: ClassVar[str] = "namespace_not_found"
+
+
+# -- exchanges and bindings --------------------------------------------------------------------------------------------
+
+
+class ExchangeNotFound(BrokerError):
+    code: ClassVar[str] = "exchange_not_found"
+
+    def __init__(self, exchange: str, namespace: str) -> None:
+        super().__init__(
+            f"Exchange {exchange!r} does not exist in namespace {namespace!r}: declare it first, or check its name."
+        )
+        self.exchange = exchange
+        self.namespace = namespace
+
+
+class InvalidExchange(BrokerError):
+    code: ClassVar[str] = "invalid_exchange"
+
+    def __init__(self, exchange: str, problem: str, cure: str) -> None:
+        super().__init__(f"Exchange {exchange!r} cannot be declared, {problem}: {cure}.")
+        self.exchange = exchange
+
+
+class ExchangeDiffers(BrokerError):
+    code: ClassVar[str] = "exchange_differs"
+
+    def __init__(self, exchange: str, namespace: str, *, setting: str, present: object, asked: object) -> None:
+        super().__init__(
+            f"Exchange {exchange!r} in namespace {namespace!r} exists with {setting} {_shown(present)}, "
+            f"not {_shown(asked)}: declare it with {setting} {_shown(present)}, or delete it first."
+        )
+        self.exchange = exchange
+        self.namespace = namespace
+        self.setting = setting
+        self.present = present
+        self.asked = asked
+
+
+class ExchangeReserved(BrokerError):
+    code: ClassVar[str] = "exchange_reserved"
+
+    def __init__(self, exchange: str, action: str, cure: str) -> None:
+        named = f"Exchange {exchange!r}" if exchange else "The default exchange"
+        super().__init__(f"{named} belongs to the broker and cannot be {action}: {cure}.")
+        self.exchange = exchange
+        self.action = action
+
+
+class ExchangeInternal(BrokerError):
+    code: ClassVar[str] = "exchange_internal"
+
+    def __init__(self, exchange: str, namespace: str) -> None:
+        super().__init__(
+            f"Exchange {exchange!r} in namespace {namespace!r} is internal: "
+            "publish to an exchange that has a binding to it."
+        )
+        self.exchange = exchange
+        self.namespace = namespace
+
+
+class ExchangeInUse(BrokerError):
+    code: ClassVar[str] = "exchange_in_use"
+
+    def __init__(self, exchange: str, namespace: str, binding_count: int) -> None:
+        bindings = "1 binding" if binding_count == 1 else f"{binding_count} bindings"
+        super().__init__(
+            f"Exchange {exchange!r} in namespace {namespace!r} has {bindings} and was to be deleted only "
+            "if unused: unbind first, or delete it without if-unused."
+        )
+        self.exchange = exchange
+        self.namespace = namespace
+        self.binding_count = binding_count
+
+
+class ExchangeCycle(BrokerError):
+    code: ClassVar[str] = "exchange_cycle"
+
+    def __init__(self, path: Sequence[str], step: str) -> None:
+        """`path` begins and ends with the same exchange; `step` is what would have closed it."""
+        super().__init__(
+            f"The {step} from exchange {path[0]!r} to {path[1]!r} would let messages go in a circle, "
+            f"{' -> '.join(path)}: leave it out, or remove another step of the circle first."
+        )
+        self.path = tuple(path)
+
+
+class ReachTooWide(BrokerError):
+    code: ClassVar[str] = "reach_too_wide"
+
+    def __init__(self, exchange: str, what: str, limit: int, would: str = "go to") -> None:
+        super().__init__(
+            f"From exchange {exchange!r} a message would {would} more than {limit} {what}, which is the most: bind "
+            "less to it, or publish it in several parts by different keys."
+        )
+        self.exchange = exchange
+
+
+class BindingTargetNotFound(BrokerError):
+    code: ClassVar[str] = "binding_target_not_found"
+
+    def __init__(self, kind: str, name: str, namespace: str, exchange: str) -> None:
+        super().__init__(
+            f"{kind.capitalize()} {name!r}, to be bound to exchange {exchange!r}, does not exist in "
+            f"namespace {namespace!r}: declare it first, or check its name."
+        )
+        self.kind = kind
+        self.name = name
+        self.namespace = namespace
+        self.exchange = exchange
+
+
+class InvalidBinding(BrokerError):
+    code: ClassVar[str] = "invalid_binding"
+
+    def __init__(self, exchange: str, destination: str, problem: str, cure: str) -> None:
+        super().__init__(f"The binding of {destination!r} to exchange {exchange!r} is invalid, {problem}: {cure}.")
+        self.exchange = exchange
+        self.destination = destination
+
+
+def _shown(setting: object) -> str:
+    if setting is None:
+        return "none"
+    return str(setting).lower() if isinstance(setting, bool) else repr(str(setting))

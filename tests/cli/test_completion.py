@@ -1,4 +1,4 @@
-"""What the shell is told when somebody presses Tab."""
+"""What shell completion offers."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_the_broker_asked_is_the_one_that_the_line_names(offline: Smista, url: s
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1", "nonsense://", "http://[", "127.0.0.1:notaport"])
-def test_without_a_broker_nothing_is_said(offline: Smista, address: str) -> None:
+def test_without_a_broker_nothing_is_printed(offline: Smista, address: str) -> None:
     done = completed(offline, "smista get x", SMISTA_URL=address)
     assert (done.code, done.out.strip(), done.err) == (0, "", "")
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from smista import Client
 from tests.cli.conftest import Smista
 
 
@@ -62,7 +63,35 @@ def test_redrive_of_named_messages_leaves_the_others(smista: Smista, dying: str)
 
 
 def test_redrive_keeps_to_a_rate(smista: Smista, dying: str) -> None:
-    assert smista("dlq", "redrive", dying, "--rate", "50").out == "Redrove 3 messages.\n"
+    done = smista("dlq", "redrive", dying, "--rate", "50")
+    assert done.out == "Redrove 3 messages.\n"
+    [redrive] = smista("dlq", "redrives", dying, "--json").lines
+    assert f"smista dlq cancel {dying} {redrive['job']}" in done.err
+
+
+def test_redrives_with_a_rate_are_listed(smista: Smista, dying: str) -> None:
+    assert smista("dlq", "redrives", dying).err.startswith(f"Queue {dying} has no redrives")
+    assert smista("dlq", "redrive", dying, "--rate", "50", "--error", "oven").out == "Redrove 1 message.\n"
+    [redrive] = smista("dlq", "redrives", dying, "--json").lines
+    assert (redrive["state"], redrive["redriven"], redrive["per_second"]) == ("completed", 1, 50)
+    heading, shown = smista("dlq", "redrives", dying).out.splitlines()
+    assert heading.split() == ["job", "state", "redriven", "of", "rate", "to", "age", "error"]
+    assert shown.split()[:4] == [redrive["job"], "completed", "1", "3"]
+    assert "[redrive_ended]" in smista("dlq", "cancel", dying, redrive["job"]).err
+
+
+def test_one_that_fails_says_why(smista: Smista, dying: str) -> None:
+    smista("alter", dying, "--max-depth", "1")
+    done = smista("dlq", "redrive", dying, "--rate", "50")
+    assert done.code == 1
+    assert "1 messages had been moved" in done.err
+
+
+def test_a_redrive_with_a_rate_is_cancelled(smista: Smista, dying: str, url: str) -> None:
+    with Client(url) as client:
+        job = client.start_redrive(dying, per_second=0.001).job
+    assert smista("dlq", "cancel", dying, job, "--json").json["redriven"] <= 1
+    assert [each["state"] for each in smista("dlq", "redrives", dying, "--json").lines] == ["cancelled"]
 
 
 def test_purge_can_be_narrowed(smista: Smista, dying: str) -> None:
@@ -91,10 +120,10 @@ def test_what_is_listed_is_shown_and_deleted_by_the_same_name(smista: Smista, dy
     assert dead(smista, dying) == ["c"]
 
 
-def test_it_is_said_where_they_were_looked_for(smista: Smista, dying: str) -> None:
-    assert smista("dlq", "list", dying).err == f"Looked in {dying} and {dying}_dlq.\n"
+def test_the_queues_that_were_searched_are_named(smista: Smista, dying: str) -> None:
+    assert smista("dlq", "list", dying).err == f"Searched {dying} and {dying}_dlq.\n"
     done = smista("dlq", "redrive", dying, "--error", "nothing like it")
-    assert done.err == f"Looked in {dying} and {dying}_dlq; --kept-in names another queue.\n"
+    assert done.err == f"Searched {dying} and {dying}_dlq; use --kept-in to search another queue.\n"
     assert smista("dlq", "list", dying, "--json").err == ""
 
 
@@ -108,7 +137,7 @@ def test_those_in_a_former_target_are_found_by_its_name(smista: Smista, dying: s
     assert dead(smista, dying) == ["a", "b", "c"]
     done = smista("dlq", "list", dying, "--error", "nothing like it")
     assert done.code == 4
-    assert f"Looked in {dying}, {name}-2 and {dying}_dlq; --kept-in names another queue." in done.err
+    assert f"Searched {dying}, {name}-2 and {dying}_dlq; use --kept-in to search another queue." in done.err
     [kept] = smista("dlq", "list", dying, "--kept-in", name, "--json").lines
     assert (kept["message"], kept["queue"]) == ("d", name)
     assert smista("dlq", "redrive", dying, "--kept-in", name).out == "Redrove 1 message.\n"

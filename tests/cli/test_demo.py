@@ -33,7 +33,7 @@ def test_it_tells_the_story_and_leaves_nothing_behind(offline: Smista, tmp_path:
     assert brokers(tmp_path) == []
 
 
-def test_it_can_be_told_on_a_broker_that_runs(smista: Smista) -> None:
+def test_it_can_run_on_a_broker_that_runs(smista: Smista) -> None:
     assert smista("demo", "--fast").code == 0
     assert smista("queues", "demo-orders", "--json").out == ""
 

@@ -80,14 +80,14 @@ def test_help_is_in_plain_words() -> None:
     assert plain(("QUEUE <str>", "The queue.  [required]"), is_argument=True) == ("QUEUE", "The queue.  [required]")
     assert plain(("MESSAGE_ID <list[str]>", "Only these."), is_argument=True)[0] == "MESSAGE_ID"
     assert plain(("--state <ready|dead>", ""), is_argument=False)[0] == "--state ready|dead"
-    for said, wanted in {
+    for written, wanted in {
         "[default: 100; x>=1]": "[default: 100; at least 1]",
         "[default: (5m)]": "[default: 5m]",
         "[default: 1; 1<=x<=10000]": "[default: 1; 1 to 10000]",
         "[x<=7; required]": "[at most 7; required]",
         "[env var: SMISTA_URL]": "[env var: SMISTA_URL]",
     }.items():
-        assert plain(("-n COUNT", f"So many.  {said}"), is_argument=False)[1] == f"So many.  {wanted}"
+        assert plain(("-n COUNT", f"So many.  {written}"), is_argument=False)[1] == f"So many.  {wanted}"
 
 
 def test_usage_names_what_has_to_be_given_without_braces() -> None:

@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
+from smista.__main__ import main as smista_main
 from smista.cli import interrupts
 from tests.waiting import PATIENCE_S
 
@@ -34,6 +36,14 @@ def test_a_command_ends_however_often_it_is_interrupted() -> None:
     )
     assert done.returncode == 0
     assert set(done.stdout.split()) == {str(INTERRUPTED), str(-signal.SIGINT)}
+
+
+def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "smista.cli.app", SimpleNamespace(run=interrupted))
+    assert smista_main() == INTERRUPTED
 
 
 async def _work(ready: int) -> None:
@@ -62,7 +72,7 @@ def _lives(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
     """Print how each of many commands ended that was interrupted up to five times."""
     randomness = random.Random(1)
     for _ in range(LIVES):
-        heard, ready = os.pipe()
+        reading, ready = os.pipe()
         child = os.fork()
         if not child:
             try:
@@ -71,8 +81,8 @@ def _lives(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
                 os._exit(INTERRUPTED)
             os._exit(0)
         os.close(ready)
-        os.read(heard, 1)
-        os.close(heard)
+        os.read(reading, 1)
+        os.close(reading)
         ended = os.pidfd_open(child)
         for _ in range(randomness.randint(1, 5)):
             os.kill(child, signal.SIGINT)
@@ -89,7 +99,7 @@ def _lives(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
 
 def test_what_holds_up_the_loop_hears_the_first_ctrl_c() -> None:
     async def ask() -> Any:
-        with pytest.raises(KeyboardInterrupt), interrupts.heard_at_once():
+        with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
             os.kill(os.getpid(), signal.SIGINT)
         return signal.getsignal(signal.SIGINT)
 

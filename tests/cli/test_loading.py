@@ -22,7 +22,6 @@ HEAVY = {
     "smista.protocols",
     "smista.server",
     "smista.spark",
-    "uvicorn",
     "uvloop",
 }
 
@@ -47,10 +46,9 @@ def test_commands_to_a_broker_load_the_client_and_nothing_of_the_broker(url: str
         assert "smista.client" in modules
         assert not modules & HEAVY
         assert {name for name in modules if name.startswith("smista.core.")} == {
-            "smista.core.errors",
+            "smista.core.counters",
             "smista.core.message",
             "smista.core.settings",
-            "smista.core.wording",
         }
 
 

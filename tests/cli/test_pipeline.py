@@ -81,7 +81,7 @@ def test_no_broker_is_3_before_spark_is_started(offline: Smista, tmp_path: Path)
 
 
 def test_what_cannot_be_used_is_2_before_spark_is_started(offline: Smista, tmp_path: Path) -> None:
-    for done, said in (
+    for done, expected in (
         (offline("pipeline", "compact", str(tmp_path)), "There is no archive in"),
         (offline("pipeline", "redrive", str(tmp_path)), "Say which: --group"),
         (offline("pipeline", "replay", str(tmp_path), "--name", "x"), "Say where to"),
@@ -91,7 +91,7 @@ def test_what_cannot_be_used_is_2_before_spark_is_started(offline: Smista, tmp_p
         (offline("pipeline", "metrics"), "Missing argument 'FOLDER'"),
     ):
         assert (done.code, done.out) == (2, "")
-        assert said in done.err
+        assert expected in done.err
 
 
 def test_without_pyspark_it_says_how_to_get_it(offline: Smista, tmp_path: Path) -> None:

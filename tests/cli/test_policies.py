@@ -5,7 +5,7 @@ from tests.cli.conftest import Smista
 
 def test_a_policy_is_set_listed_and_deleted(smista: Smista, queue: str) -> None:
     done = smista("policy", "set", queue, f"{queue}*", "--max-depth", "5", "--lease", "2m", "--priority", "3")
-    assert (done.code, done.out) == (0, f"Policy {queue} holds for 1 queue now.\n")
+    assert (done.code, done.out) == (0, f"Policy {queue} now applies to 1 queue.\n")
     listed = smista("policies").out
     assert f"{queue}*" in listed
     assert "--max-depth 5" in listed
@@ -32,7 +32,7 @@ def test_alter_says_which_policy_stands_before_what_was_asked_for(smista: Smista
     smista("policy", "set", queue, queue, "--max-depth", "100")
     done = smista("alter", queue, "--max-depth", "50", "--lease", "2m")
     assert "--max-depth 100" in done.out
-    assert f"Policy {queue} gives --max-depth; what you asked for holds when the policy is deleted." in done.err
+    assert f"Policy {queue} overrides --max-depth; your change applies when the policy is deleted." in done.err
     smista("policy", "delete", queue, "--yes")
     assert smista("settings", queue, "--json").json["max_depth"] == 50
 

@@ -1,4 +1,4 @@
-"""`put` and `publish`: where bodies come from, and what is said of them."""
+"""`put` and `publish`: sources of bodies, and their properties."""
 
 import asyncio
 import base64
@@ -148,7 +148,7 @@ def test_a_deduplication_id_stores_it_once(smista: Smista, queue: str) -> None:
     assert (second["duplicate"], second["message_id"]) == (True, first["message_id"])
 
 
-def test_many_under_one_deduplication_id_are_told_apart_by_their_places(smista: Smista, queue: str) -> None:
+def test_many_under_one_deduplication_id_are_distinguished_by_their_places(smista: Smista, queue: str) -> None:
     for _ in range(2):
         done = smista("put", queue, "--dedup-id", "file-1", "--json", stdin=b"a\nb\n")
     assert (done.json["accepted"], done.json["duplicates"]) == (0, 2)
@@ -161,7 +161,7 @@ def test_put_may_make_the_queue(smista: Smista, name: str) -> None:
     assert smista("put", name, "x", "--declare").code == 0
 
 
-def test_what_is_refused_is_told_and_the_rest_is_stored(smista: Smista, name: str) -> None:
+def test_what_is_refused_is_reported_and_the_rest_is_stored(smista: Smista, name: str) -> None:
     smista("declare", name, "--max-depth", "2")
     done = smista("put", name, "a", "b", "c")
     assert done.code == 1
@@ -207,7 +207,9 @@ def test_what_no_binding_matches_went_nowhere_and_that_is_4(smista: Smista, name
 
 
 @pytest.mark.parametrize(
-    ("dedup_id", "advice"), [(None, "may be there twice"), ("order-1", "stored once")], ids=["without", "with an id"]
+    ("dedup_id", "advice"),
+    [(None, "It may have been stored"), ("order-1", "stored once")],
+    ids=["without", "with an id"],
 )
 @pytest.mark.parametrize("bodies", [["x"], ["x", "y"]], ids=len)
 async def test_where_nobody_knows_whether_it_was_published_it_says_how_not_to_have_it_twice(

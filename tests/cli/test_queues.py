@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from smista.cli import settings
+from smista.cli.generated import meanings_of
 from smista.cli.log_space import why_kept
 from smista.client import LogSpace
 from smista.core.settings import QueueSettings
@@ -27,7 +28,7 @@ def test_queues_as_json_are_one_object_per_line(smista: Smista, queue: str) -> N
     assert done.lines[0]["ready"] == 0
 
 
-def test_no_queue_at_all_is_said_and_is_no_error(smista: Smista, name: str) -> None:
+def test_no_queue_at_all_is_reported_and_is_no_error(smista: Smista, name: str) -> None:
     done = smista("queues", name)
     assert (done.code, done.out, done.err) == (0, "", "There is no such queue.\n")
 
@@ -47,7 +48,7 @@ def test_declare_with_other_settings_is_refused_with_the_brokers_sentence(smista
 
 def test_declare_may_take_a_queue_as_it_is(smista: Smista, queue: str) -> None:
     done = smista("declare", queue, "--max-retries", "9", "--if-exists", "keep")
-    assert (done.code, done.out) == (0, f"Queue {queue} was there already.\n")
+    assert (done.code, done.out) == (0, f"Queue {queue} existed already.\n")
 
 
 def test_declare_takes_every_kind_of_setting(smista: Smista, name: str) -> None:
@@ -73,7 +74,7 @@ def test_a_setting_that_cannot_be_read_is_wrong_usage(smista: Smista, name: str,
 def test_every_setting_of_one_value_is_an_option_and_has_a_meaning() -> None:
     fields = {field.name for field in msgspec.structs.fields(QueueSettings)}
     assert fields - set(settings.option_kinds()) <= {"annotations"}
-    assert set(settings.MEANINGS) == set(settings.option_kinds())
+    assert set(meanings_of(QueueSettings)) == fields
 
 
 def test_alter_changes_what_is_named_and_leaves_the_rest(smista: Smista, queue: str) -> None:
@@ -148,9 +149,9 @@ def test_info_tells_how_many_connections_there_may_be(smista: Smista) -> None:
     found = smista("info", "--json").json["connections"]
     assert 1 <= found["open"] <= found["connections_max"] == 10_000
     assert found["possible"] > 0
-    said = smista("info").out
-    assert "10,000 for each protocol (connections_max)" in said
-    assert f"{found['possible']:,} in all (limit of open files)" in said
+    shown = smista("info").out
+    assert "10,000 for each protocol (connections_max)" in shown
+    assert f"{found['possible']:,} in all (limit of open files)" in shown
 
 
 def test_info_says_why_the_log_is_not_smaller(smista: Smista, queue: str) -> None:
@@ -162,15 +163,16 @@ def test_info_says_why_the_log_is_not_smaller(smista: Smista, queue: str) -> Non
 
 
 KEPT = {
-    "need": "2.0 KiB of it are needed: messages, claims, declarations, remembered ids. The rest goes when it is more "
-    "than 8.0 MiB.",
+    "need": "2.0 KiB of it are needed: messages, claims, declarations, deduplication ids. The rest is removed when it "
+    "is more than 8.0 MiB.",
     "retention": "Its oldest part, 5m old, is kept for readers of the log: until it is 1h old (log_retention_ms), or "
     "the log is larger than 256.0 MiB (log_retention_bytes). 2.0 KiB of it are needed: messages, claims, declarations, "
-    "remembered ids.",
-    "damage": "Its oldest block cannot be read, and bodies of messages are in it that are nowhere else; the broker's "
-    "log says which. It goes when those messages, which are set aside, have been removed.",
-    "reclaiming": "It is being made smaller. 2.0 KiB of it are needed: messages, claims, declarations, remembered ids.",
-    "a reason of later": "The broker says: a reason of later.",
+    "deduplication ids.",
+    "damage": "Its oldest block cannot be read, and has the only copy of some messages' bodies; the server's log names "
+    "it. The block is removed after those messages, which are dead, have been deleted.",
+    "reclaiming": "Space is being reclaimed. 2.0 KiB of it are needed: messages, claims, declarations, deduplication "
+    "ids.",
+    "a reason of later": "The broker gives as the reason: a reason of later.",
 }
 
 

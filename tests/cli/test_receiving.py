@@ -31,7 +31,7 @@ def test_get_from_an_empty_queue_is_4(smista: Smista, queue: str) -> None:
     assert smista("get", queue, "--json").err == ""
 
 
-def test_get_waits_as_long_as_it_is_told(smista: Smista, queue: str) -> None:
+def test_get_waits_as_long_as_asked(smista: Smista, queue: str) -> None:
     smista("put", queue, "x", "--delay", "300ms")
     assert smista("get", queue, "--wait", "20s", "--body").out == "x\n"
     started_s = time.monotonic()
@@ -76,7 +76,7 @@ def test_ack_reads_bare_receipts_too(smista: Smista, queue: str) -> None:
     assert smista("ack", stdin="\n".join(receipts).encode()).out == "Acknowledged 2 messages.\n"
 
 
-def test_a_receipt_that_is_none_is_told_and_the_others_go_on(smista: Smista, queue: str) -> None:
+def test_a_receipt_that_is_none_is_reported_and_the_others_go_on(smista: Smista, queue: str) -> None:
     smista("put", queue, "a")
     [delivery] = smista("get", queue, "--json").lines
     done = smista("ack", "rubbish", delivery["receipt"], "--json")
@@ -147,7 +147,7 @@ def test_what_could_not_be_written_is_given_back(
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     stats = smista("stats", queue, "--json").json
-    assert (stats["ready"], stats["in_flight"], stats["acked_total"]) == (3, 0, 0)
+    assert (stats["ready"], stats["in_flight"], stats["acknowledged_total"]) == (3, 0, 0)
 
 
 @pytest.mark.parametrize("flags", [[], ["--body"], ["--json"]])
@@ -167,7 +167,7 @@ def test_without_a_standard_output_nothing_is_taken(
     assert done.stderr.startswith("Error: Standard output is closed")
     assert "Traceback" not in done.stderr
     stats = smista("stats", queue, "--json").json
-    assert (stats["ready"], stats["released_total"], stats["acked_total"]) == (1, 0, 0)
+    assert (stats["ready"], stats["released_total"], stats["acknowledged_total"]) == (1, 0, 0)
 
 
 def test_a_paused_queue_says_so(smista: Smista, queue: str) -> None:
@@ -175,7 +175,7 @@ def test_a_paused_queue_says_so(smista: Smista, queue: str) -> None:
     smista("pause", queue)
     done = smista("get", queue)
     assert done.code == 4
-    assert f"Queue {queue} is paused and hands out nothing; go on by `smista resume {queue}`." in done.err
+    assert f"Queue {queue} is paused and delivers nothing; resume it with `smista resume {queue}`." in done.err
     for more in (("--json",), ("--body",), ("--json", "--wait", "10ms")):
         done = smista("get", queue, *more)
         assert (done.code, done.out) == (4, "")

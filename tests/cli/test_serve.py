@@ -24,7 +24,7 @@ def test_every_setting_is_a_flag_with_what_it_means(offline: Smista) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "said"),
+    ("arguments", "environment", "expected"),
     [
         (["--http-port", "x"], {}, "http_port is 'x' from flag --http-port"),
         (["--log-level", "loud"], {}, "log_level is 'loud'"),
@@ -35,15 +35,15 @@ def test_every_setting_is_a_flag_with_what_it_means(offline: Smista) -> None:
     ids=lambda value: " ".join(value),
 )
 def test_a_wrong_configuration_is_2_and_one_clear_line(
-    offline: Smista, arguments: list[str], environment: dict[str, str], said: str
+    offline: Smista, arguments: list[str], environment: dict[str, str], expected: str
 ) -> None:
     done = offline("serve", *arguments, environment=environment)
     assert (done.code, done.out) == (2, "")
-    assert said in done.err.splitlines()[0]
+    assert expected in done.err.splitlines()[0]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--host", "no-such-host.invalid"], "give an address of this machine by --host"),
         (["--host", "192.0.2.1"], "give an address of this machine by --host"),
@@ -56,13 +56,13 @@ def test_a_wrong_configuration_is_2_and_one_clear_line(
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_place_that_cannot_be_used_is_2_and_the_cure_fits(
-    offline: Smista, tmp_path: Path, arguments: list[str], said: str
+    offline: Smista, tmp_path: Path, arguments: list[str], expected: str
 ) -> None:
     (tmp_path / "file").write_text("something else")
     done = offline("serve", "--http-port", "0", "--amqp-port", "0", *arguments, directory=tmp_path)
     assert (done.code, done.out) == (2, "")
     [line] = done.err.splitlines()
-    assert said in line
+    assert expected in line
     assert "Errno" not in line
 
 
@@ -76,7 +76,7 @@ def test_a_port_that_is_taken_is_named_with_its_flag(offline: Smista, tmp_path: 
             assert f"port by {flags[flags.index(port) - 1]}." in done.err
 
 
-def test_it_serves_from_a_file_of_settings_keeps_its_data_and_stops_when_told(offline: Smista, tmp_path: Path) -> None:
+def test_it_serves_from_a_file_of_settings_keeps_its_data_and_stops_when_asked(offline: Smista, tmp_path: Path) -> None:
     (tmp_path / "smista.toml").write_text('data = "here"\nhttp_port = 0\namqp_port = 0\n')
     with process("serve", "--config", "smista.toml", directory=tmp_path) as serving:
         address = address_of(serving)
@@ -108,11 +108,11 @@ def test_it_serves_though_nobody_can_read_where(tmp_path: Path) -> None:
     with serving:
         assert serving.stderr is not None
         lines = iter(serving.stderr)
-        said = next((line for line in lines if "listening" in line), "")
-        assert said.startswith(
+        expected = next((line for line in lines if "listening" in line), "")
+        assert expected.startswith(
             "The output cannot be written: No space left on device. It was: http listening on http://"
         )
-        with socket.create_connection(("127.0.0.1", int(said.rpartition(":")[2])), timeout=PATIENCE_S) as client:
+        with socket.create_connection(("127.0.0.1", int(expected.rpartition(":")[2])), timeout=PATIENCE_S) as client:
             client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 200"
         serving.send_signal(signal.SIGTERM)

@@ -81,7 +81,7 @@ def test_the_busiest_come_first_until_somebody_sorts(view: View) -> None:
     press(view, "<", "<", "<")
     assert "consumers ▼" in drawn(view)[1]
     press(view, "b")
-    assert (names(view), drawn(view)[-1]) == (["b", "c", "a"], "the busiest first. q quits, ? helps")
+    assert (names(view), drawn(view)[-1]) == (["b", "c", "a"], "busiest first. q quits, ? helps")
 
 
 def test_every_column_can_be_sorted_by(view: View) -> None:
@@ -90,7 +90,7 @@ def test_every_column_can_be_sorted_by(view: View) -> None:
         assert f"by {sorting.heading}." in drawn(view)[-1]
         assert len(names(view)) == 3
     press(view, "right")
-    assert "the busiest first" in drawn(view)[-1]
+    assert "busiest first" in drawn(view)[-1]
 
 
 def test_what_has_no_room_is_scrolled_to() -> None:
@@ -126,7 +126,7 @@ def test_help_is_shown_until_a_key_is_pressed(view: View) -> None:
     assert view.is_over
 
 
-def test_a_broker_that_is_away_is_told_and_what_was_seen_stays(view: View) -> None:
+def test_a_broker_that_is_away_is_reported_and_the_last_figures_stay(view: View) -> None:
     view.went_away(100.0)
     view.went_away(103.0)
     *table, last = drawn(view, now_s=107.4)

@@ -41,7 +41,7 @@ def filled(smista: Smista, queue: str) -> str:
     smista("put", queue, "--format", "raw", stdin=b"\x00\xff\n")
     smista("put", queue, "--format", "raw", "--content-type", "application/json", stdin=b'{\n  "pretty": true\n}')
     smista("put", queue, "late", "--at", "2099-01-01", "--ttl", "1h")
-    smista("put", queue, "said", *("--content-type", "text/plain", "--correlation-id", "c", "--reply-to", "r"))
+    smista("put", queue, "text", *("--content-type", "text/plain", "--correlation-id", "c", "--reply-to", "r"))
     return queue
 
 
@@ -89,20 +89,20 @@ def lines_of(count: int, **fields: object) -> list[str]:
 BAD = [
     ("{", "is not a line of an export"),
     ('{"message_id": "x", "message": {}, "queue": "q"}', "has a message that is not text"),
-    ('{"message_id": "x", "message": "x", "queue": ""}', "does not say which queue"),
+    ('{"message_id": "x", "message": "x", "queue": ""}', "does not name its queue"),
 ]
 
 
-@pytest.mark.parametrize(("bad", "said"), BAD, ids=["no JSON", "no text", "no queue"])
+@pytest.mark.parametrize(("bad", "problem"), BAD, ids=["no JSON", "no text", "no queue"])
 def test_what_stands_before_a_bad_line_is_put_and_the_line_can_be_left_out(
-    smista: Smista, queue: str, bad: str, said: str, tmp_path: Path
+    smista: Smista, queue: str, bad: str, problem: str, tmp_path: Path
 ) -> None:
     lines = lines_of(5_000, queue=queue)
     lines[3_000] = bad
     (tmp_path / "x").write_text("\n".join(lines))
     broken = smista("import", "x", directory=tmp_path)
     assert broken.code == 2
-    assert broken.err.startswith(f"Error: Line 3001 {said}")
+    assert broken.err.startswith(f"Error: Line 3001 {problem}")
     assert broken.err.endswith(
         " 3,000 messages were published. Lines 1 to 3000 are done; --skip 3001 leaves line 3001 out.\n"
     )
@@ -132,7 +132,7 @@ def test_what_stands_before_the_damage_of_a_file_is_put(smista: Smista, queue: s
 def test_skipping_more_lines_than_there_are_is_wrong_usage(smista: Smista, queue: str) -> None:
     text = "\n".join(lines_of(3)).encode()
     beyond = smista("import", "-", queue, "--skip", "4", stdin=text)
-    assert (beyond.code, "--skip 4 leads beyond the end: there are 3 lines." in beyond.err) == (2, True)
+    assert (beyond.code, "--skip 4 is beyond the end: there are 3 lines." in beyond.err) == (2, True)
     assert smista("import", "-", queue, "--skip", "3", stdin=text).code == 0
 
 
@@ -178,23 +178,23 @@ def test_what_expired_in_the_file_or_has_no_body_is_left_out_and_counted(smista:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "problem"),
     [
         (b"[]", "Line 1 is not a line of an export"),
         (b'{"message_id": "1", "message": {}}', "has a message that is not text"),
         (b'{"message_id": "1", "message": "x", "priority": 999}', "Line 1 is not a line of an export"),
     ],
 )
-def test_what_is_no_export_is_wrong_usage(smista: Smista, queue: str, line: bytes, said: str) -> None:
+def test_what_is_no_export_is_wrong_usage(smista: Smista, queue: str, line: bytes, problem: str) -> None:
     done = smista("import", "-", queue, stdin=line)
-    assert (done.code, said in done.err) == (2, True)
+    assert (done.code, problem in done.err) == (2, True)
 
 
 def test_a_line_that_names_no_queue_needs_one(smista: Smista) -> None:
     assert smista("import", "-", stdin=b'{"message_id": "1", "message": "x"}').code == 2
 
 
-def test_what_the_broker_refuses_is_told_by_its_line(smista: Smista, name: str) -> None:
+def test_what_the_broker_refuses_is_named_by_its_line(smista: Smista, name: str) -> None:
     smista("declare", name, "--body-bytes-max", "3")
     lines = [{"message_id": "1", "message": "x"}, {"message_id": "2", "message": "too long"}]
     done = smista("import", "-", name, "--json", stdin="\n\n".join(map(json.dumps, lines)).encode())
@@ -223,7 +223,7 @@ def test_a_failed_export_leaves_what_was_there(smista: Smista, name: str, tmp_pa
 def test_a_file_that_holds_something_is_replaced_only_with_force(smista: Smista, filled: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("precious")
     refused = smista("export", filled, "x", directory=tmp_path)
-    assert (refused.code, "x is there already; give --force" in refused.err) == (2, True)
+    assert (refused.code, "x exists already; give --force" in refused.err) == (2, True)
     assert (tmp_path / "x").read_text() == "precious"
     assert smista("export", filled, "x", "--force", directory=tmp_path).code == 0
     assert len((tmp_path / "x").read_text().splitlines()) == 6
@@ -290,7 +290,7 @@ BODIES = [
     ("\u00e9\u2028\u0085".encode(), None), (b"x", "text/plain; charset=latin-1"), (bytes(range(256)), "image/x"),
     (b"\xed\xa0\x80", None),
 ]  # fmt: skip
-SAID: list[dict[str, Any]] = [
+PROPERTIES: list[dict[str, Any]] = [
     {"headers": {"text": "x", "whole": 1, "real": 1.0, "large": 2**63 - 1, "small": -(2**63)}},
     {"headers": {"none": None, "yes": True}},
     {"headers": {"list": [1, "a", None, {"z": 1.5}], "\u00e9\n": "\x00\n", "": "e", "huge": 1e308}},
@@ -322,7 +322,7 @@ def test_every_body_and_every_property_comes_back_to_the_byte(
     smista: Smista, url: str, queue: str, name: str, tmp_path: Path
 ) -> None:
     publications = [Publication(body=body, content_type=kind) for body, kind in BODIES]
-    publications += [Publication(body=b"said", **said) for said in SAID]
+    publications += [Publication(body=b"x", **properties) for properties in PROPERTIES]
     with Client(url) as client:
         assert client.put_many(queue, publications).refused == 0
     assert exact(url, moved(smista, queue, name, tmp_path)) == exact(url, queue)
@@ -341,14 +341,14 @@ def test_what_amqp_published_comes_back_with_the_types_of_its_headers(
         "none": None,
         "yes": True,
     }
-    said = pika.BasicProperties(
+    properties = pika.BasicProperties(
         headers=headers, delivery_mode=2, priority=3, expiration="3600000", message_id="m", timestamp=1_600_000_000,
         type="t", user_id="guest", app_id="a", cluster_id="c", reply_to="r", correlation_id="", content_type="x/y",
     )  # fmt: skip
     with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
-        channel.basic_publish("", queue, b"body", said)
+        channel.basic_publish("", queue, b"body", properties)
         moved(smista, queue, name, tmp_path)
         (_, first, _), (_, second, body) = channel.basic_get(queue, True), channel.basic_get(name, True)
         assert vars(second) == vars(first)

@@ -1,4 +1,4 @@
-"""What every command has in common: help, exit codes, sentences on standard error, where the broker is looked for."""
+"""What all commands share: help, exit codes, errors on standard error, the address of the broker."""
 
 import os
 import pty
@@ -28,7 +28,7 @@ def test_version(offline: Smista) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["quues"], "Error: No such command 'quues'. Did you mean 'queues'"),
         (["queues", "--josn"], "Error: No such option: --josn (Possible options: --json)"),
@@ -43,10 +43,10 @@ def test_version(offline: Smista) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_usage_is_2_and_one_clear_line(offline: Smista, arguments: list[str], said: str) -> None:
+def test_wrong_usage_is_2_and_one_clear_line(offline: Smista, arguments: list[str], expected: str) -> None:
     done = offline(*arguments)
     assert (done.code, done.out) == (2, "")
-    assert said in done.err.splitlines()[0]
+    assert expected in done.err.splitlines()[0]
     assert len(done.err.splitlines()) <= 2
 
 
@@ -115,7 +115,7 @@ def test_a_terminal_gets_bold_headings_and_a_pipe_gets_none(smista: Smista, url:
 def test_at_a_terminal_it_asks_before_it_destroys(smista: Smista, url: str, queue: str) -> None:
     smista("put", queue, "x")
     refused = on_a_terminal("--url", url, "purge", queue, typed=b"n\n")
-    assert "Remove all messages" in refused
+    assert "Delete all messages" in refused
     assert "Nothing was changed." in refused
     assert smista("stats", queue, "--json").json["ready"] == 1
     on_a_terminal("--url", url, "purge", queue, typed=b"y\n")
@@ -150,7 +150,7 @@ def on_a_terminal(*arguments: str, typed: bytes = b"", interrupt_after: str = "\
     return seen.decode()
 
 
-def test_a_wrong_choice_is_told_in_plain_words(smista: Smista, name: str) -> None:
+def test_a_wrong_choice_is_explained_in_plain_words(smista: Smista, name: str) -> None:
     done = smista("exchange", "declare", name, "--kind", "topics")
     assert done.code == 2
     assert "Value error" not in done.err

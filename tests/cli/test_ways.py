@@ -90,8 +90,8 @@ def causes(message: Any) -> list[str]:
     return [each.error for each in message.failures] + [each.reason for each in message.deaths]
 
 
-class Said(dict[str, str]):
-    """What stands for RECEIPT and MESSAGE_ID: of the answers so far, the last that has one."""
+class Answers(dict[str, str]):
+    """The values of RECEIPT and MESSAGE_ID: those of the last answer that has one."""
 
     def learn(self, answer: dict[str, Any]) -> None:
         for found in (answer, *answer.get("messages", ())):
@@ -113,30 +113,30 @@ def run_program(program: str) -> None:
 
 
 def run_commands(text: str, offline: Smista, url: str) -> None:
-    said = Said()
+    answers = Answers()
     for line in text.splitlines():
-        command, *words = shlex.split(said.filled(line))
+        command, *words = shlex.split(answers.filled(line))
         assert command == "smista"
-        # For people the same stands in sentences and columns.
+        # Without --json the same is printed as sentences and columns.
         words += ["--json"] if words[0] in ("put", "get") else []
         done = offline(*words, environment={"SMISTA_URL": url})
         assert done.code == 0, (line, done.err)
         if "--json" in words:
             for answer in done.lines:
-                said.learn(answer)
+                answers.learn(answer)
 
 
 def run_requests(text: str, url: str) -> None:
-    said = Said()
+    answers = Answers()
     for line in text.replace("\\\n", "").splitlines():
-        method, path, headers, body = request_of(said.filled(line))
+        method, path, headers, body = request_of(answers.filled(line))
         connection = http.client.HTTPConnection(urlsplit(url).netloc)
         with contextlib.closing(connection):
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
             content = answer.read()
         assert answer.status in (200, 201), (line, content)
-        said.learn(json.loads(content))
+        answers.learn(json.loads(content))
 
 
 def request_of(line: str) -> tuple[str, str, dict[str, str], bytes | None]:

@@ -26,7 +26,7 @@ def program(queue: str, tmp_path: Path) -> Path:
     return path
 
 
-def test_it_runs_the_consumers_and_stops_when_told(smista: Smista, url: str, queue: str, program: Path) -> None:
+def test_it_runs_the_consumers_and_stops_when_asked(smista: Smista, url: str, queue: str, program: Path) -> None:
     smista("put", queue, "pizza")
     with process("worker", "kitchen:app", "--url", url, directory=program.parent) as working:
         assert working.stdout is not None
@@ -71,15 +71,15 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("program", "said"), BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize(("program", "expected"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_module_that_cannot_be_loaded_is_wrong_usage_and_shown_where(
-    url: str, tmp_path: Path, program: str, said: str
+    url: str, tmp_path: Path, program: str, expected: str
 ) -> None:
     (tmp_path / "broken.py").write_text(program)
     with process("worker", "broken:app", "--url", url, directory=tmp_path) as working:
         assert working.wait(PATIENCE_S) == 2
     shown = (tmp_path / "stderr.txt").read_text()
-    assert said in shown
+    assert expected in shown
     assert "broken.py" in shown
     assert "Error: The module of broken:app cannot be loaded" in shown
     assert not any(word in shown for word in ("typer", "importlib", "cli/worker.py"))

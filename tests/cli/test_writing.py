@@ -3,9 +3,10 @@
 import pytest
 import typer
 
-from smista.cli.durations import duration_ms, future_ms, past_ms, shown_duration
 from smista.cli.table import Column, aligned, drawn
-from smista.cli.text import count, preview, safe, shown_bytes
+from smista.command_line import duration_ms, future_ms, past_ms
+from smista.durations import shown_duration
+from smista.text import count, preview, safe, shown_bytes
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,7 @@ from smista.cli.text import count, preview, safe, shown_bytes
         ("2d", 172_800_000),
         ("1W", 604_800_000),
         (" 1s ", 1_000),
+        ("5 m", 300_000),
     ],
 )
 def test_a_duration_is_read(text: str, ms: int) -> None:

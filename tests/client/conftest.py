@@ -1,4 +1,4 @@
-"""A broker in a process of its own for all tests here, in memory; each test has a queue of its own in it."""
+"""A broker for all tests of a file, in memory; each test has a queue of its own in it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import pytest
 
 from smista import AsyncClient, Client
 from tests.client.relay import Relay
-from tests.server_process import ServerProcess
+from tests.served import Served
+from tests.server_thread import ServerThread
 
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
-def broker() -> Iterator[ServerProcess]:
-    with ServerProcess() as server:
+@pytest.fixture(scope="module")
+def broker() -> Iterator[ServerThread]:
+    with ServerThread() as server:
         yield server
 
 
 @pytest.fixture
-def broker_url(broker: ServerProcess) -> str:
+def broker_url(broker: Served) -> str:
     return broker.url
 
 
@@ -41,7 +42,7 @@ def queue() -> str:
 
 
 @pytest.fixture
-async def client(broker: ServerProcess) -> AsyncIterator[AsyncClient]:
+async def client(broker: Served) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(broker.url) as client:
         yield client
 
@@ -54,12 +55,12 @@ async def orders(client: AsyncClient, queue: str) -> str:
 
 
 @pytest.fixture
-def sync_client(broker: ServerProcess) -> Iterator[Client]:
+def sync_client(broker: Served) -> Iterator[Client]:
     with Client(broker.url) as client:
         yield client
 
 
 @pytest.fixture
-async def relay(broker: ServerProcess) -> AsyncIterator[Relay]:
+async def relay(broker: Served) -> AsyncIterator[Relay]:
     async with Relay(broker.port) as relay:
         yield relay

@@ -6,7 +6,7 @@ import asyncio
 
 
 class Relay:
-    """Passes bytes both ways until told otherwise. On the loop of the test."""
+    """Passes bytes both ways until the test holds or cuts it. On the loop of the test."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -41,12 +41,12 @@ class Relay:
             self._listener = None
 
     def hold_answers(self) -> None:
-        """What the broker says does not arrive any more; what it is told does."""
+        """Hold what the broker sends; requests still pass."""
         self.has_held.clear()
         self._answers_pass.clear()
 
     def let_pass(self) -> None:
-        """What was held arrives, and so does what comes later."""
+        """Pass what was held, and what comes later."""
         self._answers_pass.set()
 
     def cut(self) -> None:

@@ -12,7 +12,7 @@ from smista import AsyncClient
 from smista.client import ConnectionFailed, ConnectionLost
 from smista.errors import BrokerClosed, InvalidRequest, LowDisk
 from tests.client.fake_broker import FakeBroker
-from tests.server_process import ServerProcess
+from tests.served import Served
 from tests.waiting import until
 
 STORED = {"accepted": 1, "results": [{"message_id": "1", "position": 1}]}
@@ -29,7 +29,7 @@ async def test_a_publish_to_a_broker_that_goes_away_is_brought_to_the_next(code:
         assert len(broker.connections) == 2
 
 
-async def test_what_cannot_be_repeated_is_told_that_the_broker_is_going() -> None:
+async def test_what_cannot_be_repeated_fails_because_the_broker_is_going() -> None:
     answer = {"error": {"code": "broker_closed", "message": "Going."}}
     async with FakeBroker(lambda request: answer) as broker, AsyncClient(broker.address) as client:
         with pytest.raises(BrokerClosed):
@@ -108,7 +108,7 @@ async def test_a_web_server_is_no_broker() -> None:
             await AsyncClient(f"127.0.0.1:{port}").connect()
 
 
-async def test_a_name_that_the_broker_does_not_go_by_is_told_in_its_own_words() -> None:
+async def test_a_name_that_the_broker_does_not_go_by_fails_with_its_own_sentence() -> None:
     refused = '{"error":{"code":"host_not_allowed","message":"This broker does not go by the name \'b\'. Set it."}}'
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -126,17 +126,17 @@ async def test_a_name_that_the_broker_does_not_go_by_is_told_in_its_own_words() 
             await AsyncClient(f"127.0.0.1:{port}").connect()
 
 
-async def test_what_speaks_another_protocol_is_told_from_what_is_not_there(broker: ServerProcess) -> None:
-    with pytest.raises(ConnectionFailed, match=r"does not speak HTTP: give the port .* 9324 .* not that of AMQP"):
+async def test_what_speaks_another_protocol_is_distinguished_from_nobody(broker: Served) -> None:
+    with pytest.raises(ConnectionFailed, match="give the broker's HTTP port, 9324 by default, not its AMQP port"):
         await AsyncClient(f"127.0.0.1:{broker.amqp_port}").connect()
 
 
-async def test_a_path_that_leads_nowhere_is_told(broker: ServerProcess) -> None:
+async def test_a_path_that_leads_nowhere_is_explained(broker: Served) -> None:
     with pytest.raises(ConnectionFailed, match="a broker has no path /queues; leave it out"):
         await AsyncClient(f"{broker.url}/queues").connect()
 
 
-async def test_why_a_broker_goes_away_is_told_in_one_sentence(caplog: pytest.LogCaptureFixture) -> None:
+async def test_why_a_broker_goes_away_is_logged_in_one_sentence(caplog: pytest.LogCaptureFixture) -> None:
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         if len(broker.requests) > 1:
             return {"result": {"queues": []}}
@@ -145,9 +145,9 @@ async def test_why_a_broker_goes_away_is_told_in_one_sentence(caplog: pytest.Log
     broker = FakeBroker(answer)
     async with broker, AsyncClient(broker.address) as client:
         await client.queues()
-    [said, *_] = [record.getMessage() for record in caplog.records]
-    assert said.endswith("ask again in a moment.")
-    assert ".." not in said
+    [logged, *_] = [record.getMessage() for record in caplog.records]
+    assert logged.endswith("ask again in a moment.")
+    assert ".." not in logged
 
 
 async def test_a_broker_that_does_not_answer_the_opening_is_given_up() -> None:

@@ -8,7 +8,7 @@ import pytest
 from smista.client.batch import Batch
 from smista.client.bulk import Batches, BatchesAsTheyCome
 from smista.client.publication import Publication
-from smista.core.errors import InvalidArgument
+from smista.errors import InvalidArgument
 
 
 def shown(batch: Batch) -> tuple[str | None, int]:

@@ -4,7 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -33,7 +37,7 @@ def test_a_poison_order_is_set_aside_looked_at_and_sent_back(broker_url: str) ->
         "order 123: charged 7.00",
     ]
     assert lines[5:] == [
-        "set aside: {'order_id': 122, 'amount': '99,99'}",
+        "dead letter: {'order_id': 122, 'amount': '99,99'}",
         *(f"  delivery {number}: ValueError: {problem}" for number in (1, 2, 3)),
         "sent back: 1",
         "order 122: charged 99.99",

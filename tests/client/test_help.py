@@ -1,4 +1,4 @@
-"""`help(Client.publish)` and its like say all there is to say: what a call does, and what it takes and gives."""
+"""`help(Client.publish)` and its like explain a call completely: what it does, takes and returns."""
 
 import inspect
 import pydoc
@@ -27,17 +27,17 @@ def shown(member: object) -> str:
 @pytest.mark.parametrize("name", CALLS)
 def test_help_shows_what_a_call_does(name: str) -> None:
     call, original = getattr(Client, name), getattr(AsyncClient, name)
-    told = inspect.getdoc(call)
-    assert told is not None
-    assert told.split("\n\n")[0].endswith((".", ":"))
-    assert "AsyncClient" not in told, "it sends its reader elsewhere"
+    explained = inspect.getdoc(call)
+    assert explained is not None
+    assert explained.split("\n\n")[0].endswith((".", ":"))
+    assert "AsyncClient" not in explained, "it sends its reader elsewhere"
     text = shown(call)
-    assert all(line.strip() in text for line in told.splitlines())
-    # Both clients say the same, but where one has more to say.
-    said = inspect.getdoc(original)
-    assert said is not None
-    first = said.split("\n\n")[0].replace("an async iterator", "an iterator")
-    assert told.startswith(first)
+    assert all(line.strip() in text for line in explained.splitlines())
+    # Both clients have the same docstrings; one may have more text.
+    other = inspect.getdoc(original)
+    assert other is not None
+    first = other.split("\n\n")[0].replace("an async iterator", "an iterator")
+    assert explained.startswith(first)
 
 
 @pytest.mark.parametrize("name", CALLS)

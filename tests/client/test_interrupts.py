@@ -3,10 +3,13 @@ child inherits does not hang."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
@@ -14,9 +17,9 @@ from typing import Any, NoReturn
 import pytest
 
 from smista import Client
-from smista.client import ClientClosed, SyncDelivery
+from smista.client import ClientClosed, SyncDelivery, portal
 from smista.client.sync_subscription import SyncSubscription
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 COUNT = 5
 
@@ -158,6 +161,48 @@ def test_a_call_with_wrong_arguments_says_so_where_it_was_made(sync_client: Clie
         sync_client.publish()  # type: ignore[call-arg]  # that is what is tested
 
 
+WAITS: dict[str, Callable[[Client, str], Any]] = {
+    "next": lambda client, queue: client.subscribe(queue).next(),
+    "next in two threads": lambda client, queue: wait_behind_another(client.subscribe(queue)),
+}
+
+
+def wait_behind_another(subscription: SyncSubscription) -> None:
+    def wait() -> None:
+        with contextlib.suppress(ClientClosed):
+            subscription.next()
+
+    threading.Thread(target=wait).start()
+    subscription.next()
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_call_that_waits_is_interrupted_also_by_a_signal_that_does_not_wake_it(
+    broker_url: str, sync_client: Client, queue: str, name: str
+) -> None:
+    """So it is for a thread when the signal comes just before it begins to wait. Here another thread gets it."""
+    waiter = threading.get_ident()
+
+    def signalled() -> None:
+        eventually(lambda: sys._current_frames()[waiter].f_code.co_name == portal.acquire.__name__)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    def handler(*_: object) -> NoReturn:
+        raise Interrupt
+
+    sync_client.declare_queue(queue)
+    before = signal.signal(signal.SIGUSR1, handler)
+    thread = threading.Thread(target=signalled, daemon=True)
+    try:
+        with Client(broker_url) as other:
+            thread.start()
+            with pytest.raises(Interrupt):
+                WAITS[name](other, queue)
+    finally:
+        thread.join(PATIENCE_S)
+        signal.signal(signal.SIGUSR1, before)
+
+
 # -- forks ------------------------------------------------------------------------------------------------------------
 
 
@@ -169,19 +214,19 @@ def in_a_child(call: Callable[[], Any]) -> str:
         _report(writing, call)
     os.close(writing)
     with os.fdopen(reading) as stream:
-        said = stream.read()
+        raised = stream.read()
     os.waitpid(child, 0)
-    return said
+    return raised
 
 
 def _report(writing: int, call: Callable[[], Any]) -> NoReturn:
-    said = "nothing"
+    raised = "nothing"
     try:
         call()
     except BaseException as error:
-        said = type(error).__name__
+        raised = type(error).__name__
     finally:
-        os.write(writing, said.encode())
+        os.write(writing, raised.encode())
         os._exit(0)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from smista import AsyncClient, Client, Worker
 from smista.client import ClientClosed, ConnectionLost
-from smista.core.errors import StaleReceipt
+from smista.errors import StaleReceipt
 from tests.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -121,7 +121,7 @@ async def test_a_subscription_over_kills_gets_everything_and_nothing_after_its_a
         count = 3_000
         await client.put_many("orders", range(count))
         killing = asyncio.create_task(kill_now_and_then(server))
-        acked: set[int] = set()
+        acknowledged: set[int] = set()
         in_doubt: set[int] = set()
         again_after_ack: list[int] = []
 
@@ -130,14 +130,14 @@ async def test_a_subscription_over_kills_gets_everything_and_nothing_after_its_a
             async def consume() -> None:
                 async for delivery in subscription:
                     number = delivery.json()
-                    if number in acked:
+                    if number in acknowledged:
                         again_after_ack.append(number)
                     try:
                         await delivery.ack()
                     except (StaleReceipt, ConnectionLost):
                         in_doubt.add(number)
                     else:
-                        acked.add(number)
+                        acknowledged.add(number)
 
             consuming = [asyncio.create_task(consume()) for _ in range(5)]
             await killing
@@ -145,7 +145,7 @@ async def test_a_subscription_over_kills_gets_everything_and_nothing_after_its_a
         results = await asyncio.gather(*consuming, return_exceptions=True)
         assert {type(result) for result in results} == {ClientClosed}
         assert again_after_ack == []
-        assert acked | in_doubt == set(range(count))
+        assert acknowledged | in_doubt == set(range(count))
         assert (await client.stats("orders")).dead == 0
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from smista import AsyncClient
 from smista.client import ClientClosed, Delivery
-from smista.core.errors import InvalidArgument, QueueDeleted
-from smista.errors import BrokerError
+from smista.errors import BrokerError, InvalidArgument, QueueDeleted
 from tests.client.relay import Relay
 from tests.waiting import answers, until
 
@@ -129,7 +128,7 @@ async def test_a_nack_that_cannot_be_sent_settles_nothing(client: AsyncClient, f
         assert await delivery.nack("no", delay_ms=0) == "dead_lettered"
 
 
-async def test_an_error_whose_text_is_not_utf_8_is_told_in_other_words(client: AsyncClient, fragile: str) -> None:
+async def test_an_error_whose_text_is_not_utf_8_is_escaped(client: AsyncClient, fragile: str) -> None:
     async with client.subscribe(fragile, prefetch=1) as subscription:
         with pytest.raises(ValueError, match="cannot read"):
             async with await anext(subscription):
@@ -148,7 +147,7 @@ async def test_more_received_messages_than_a_request_takes_can_be_acked_in_one_t
     while len(deliveries) < 12_000:
         deliveries += await client.receive(queue, 6_000)
     await asyncio.gather(*(delivery.ack() for delivery in deliveries))
-    assert (await client.stats(queue)).acked_total == 12_000
+    assert (await client.stats(queue)).acknowledged_total == 12_000
 
 
 async def test_closing_waits_for_what_a_forgotten_subscription_has_settled(
@@ -167,4 +166,4 @@ async def test_closing_waits_for_what_a_forgotten_subscription_has_settled(
     assert not closing.done()
     relay.let_pass()
     await closing
-    assert (await client.stats(fragile)).acked_total == 1
+    assert (await client.stats(fragile)).acknowledged_total == 1

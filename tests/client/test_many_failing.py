@@ -1,4 +1,4 @@
-"""When one of many batches under way fails, its error is the one that is heard of: nothing is logged for the others."""
+"""When one of many batches under way fails, its error is raised, and nothing is logged for the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from smista import AsyncClient, Client
-from smista.core.errors import QueueNotFound
+from smista.errors import QueueNotFound
 from tests.client.fake_broker import FakeBroker
 from tests.waiting import until
 

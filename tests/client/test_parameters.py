@@ -1,4 +1,4 @@
-"""Whatever a command can be told, the client can tell it: a field that a command gets, and the client not, is found."""
+"""Every field of a command can be given through the client; one that the client lacks is found."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ CALLS = {
     "dlq.list": ["dead_letters"],
     "dlq.purge": ["purge_dead_letters"],
     "dlq.retry": ["redrive"],
+    "redrive.start": ["start_redrive"],
+    "redrive.list": ["redrives"],
+    "redrive.cancel": ["cancel_redrive"],
     "exchange.bind": ["bind"],
     "exchange.bindings": ["bindings"],
     "exchange.declare": ["declare_exchange"],
@@ -73,7 +76,7 @@ NAMED_OTHERWISE = {
     "ttl": "ttl_ms",
 }
 OF_THE_CLIENT_ITSELF = {"namespace", "raw", "after", "receipts", "details", "batch_id"}
-"""Said once for all calls, or decided by the client: it asks for bytes, turns the pages, gathers receipts, and names
+"""Given once for all calls, or decided by the client: it asks for bytes, turns the pages, gathers receipts, and names
 what it may have to send again."""
 OF_BATCHES = {"bodies", "brief", "content_type", "partial"}
 OF_THE_LIST = {"limit"}

@@ -1,7 +1,7 @@
 import pytest
 
 from smista import AsyncClient
-from smista.core.errors import PolicyNotFound
+from smista.errors import PolicyNotFound
 
 
 async def test_an_operator_gives_settings_to_queues_of_a_pattern(client: AsyncClient, queue: str) -> None:

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from smista.client.batch import raw_message
 from smista.client.publication import Properties, Publication, body_of
-from smista.core.errors import InvalidArgument
+from smista.errors import InvalidArgument
 
 
 def test_a_value_becomes_json_with_that_content_type() -> None:
@@ -48,7 +48,7 @@ class Parcel(msgspec.Struct):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "problem"),
     [
         (float("nan"), "it is the number nan"),
         (float("-inf"), "it is the number -inf"),
@@ -66,8 +66,8 @@ class Parcel(msgspec.Struct):
         (Size.BOUNDLESS, "it is the number inf"),
     ],
 )
-def test_what_json_has_no_words_for_is_refused_and_not_stored_as_something_else(value: object, said: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"cannot be written as JSON: {said}, for which"):
+def test_what_json_cannot_represent_is_refused_and_not_stored_as_something_else(value: object, problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"cannot be written as JSON: {problem}, which JSON"):
         body_of(value)
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from smista import AsyncClient, Client
 from smista.client import Publication, Published
-from smista.core.errors import InvalidArgument, InvalidPriority, MessageTooLarge, QueueFull, QueueNotFound
-from smista.errors import BrokerError
+from smista.errors import BrokerError, InvalidArgument, InvalidPriority, MessageTooLarge, QueueFull, QueueNotFound
 from tests.client.relay import Relay
 
 
@@ -258,7 +257,7 @@ async def test_a_request_that_is_too_large_is_not_sent_by_whoever_connects_for_i
     await other.close()
 
 
-async def test_after_a_break_duplicates_are_told_message_by_message(
+async def test_after_a_break_duplicates_are_reported_message_by_message(
     relay: Relay, client: AsyncClient, orders: str
 ) -> None:
     await client.publish(orders, b"before", deduplication_id="theirs")

@@ -5,8 +5,8 @@ import pytest
 
 from smista import AsyncClient
 from smista.client.queues import SettingsGiven
-from smista.core.errors import InvalidSettings, QueueDiffers, QueueNotEmpty, QueueNotFound
 from smista.core.settings import Backoff, QueueSettings
+from smista.errors import InvalidSettings, QueueDiffers, QueueNotEmpty, QueueNotFound
 
 
 def test_every_setting_of_a_queue_can_be_given_by_name() -> None:

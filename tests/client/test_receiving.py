@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from smista import AsyncClient
-from smista.core.errors import InvalidReceipt, LeaseExpired, MessageNotFound, StaleReceipt
+from smista.errors import InvalidReceipt, LeaseExpired, MessageNotFound, StaleReceipt
 
 
 async def test_a_message_is_received_once_and_acked(client: AsyncClient, orders: str) -> None:
@@ -88,7 +88,7 @@ async def test_a_delivery_as_a_context_acks_on_success(client: AsyncClient, orde
         async with delivery as same:
             assert same is delivery
     await client.info()  # the acks went out before it
-    assert (await client.stats(orders)).acked_total == 2
+    assert (await client.stats(orders)).acknowledged_total == 2
 
 
 async def test_a_delivery_as_a_context_nacks_with_the_error_and_lets_it_through(
@@ -104,7 +104,7 @@ async def test_a_delivery_as_a_context_nacks_with_the_error_and_lets_it_through(
     assert message.failures[0].error == "LookupError: no such pizza"
 
 
-async def test_a_program_told_to_stop_releases_what_it_was_doing(client: AsyncClient, orders: str) -> None:
+async def test_a_program_that_is_stopped_releases_what_it_was_doing(client: AsyncClient, orders: str) -> None:
     await client.publish(orders, b"x")
     [delivery] = await client.receive(orders)
     with pytest.raises(KeyboardInterrupt):
@@ -129,7 +129,7 @@ async def test_many_acks_of_one_turn_are_one_request(client: AsyncClient, orders
     before = next(client._session._request_ids)
     await asyncio.gather(*(delivery.ack() for delivery in deliveries))
     assert next(client._session._request_ids) == before + 2
-    assert (await client.stats(orders)).acked_total == 50
+    assert (await client.stats(orders)).acknowledged_total == 50
 
 
 async def test_receipts_travel_as_text(client: AsyncClient, orders: str) -> None:

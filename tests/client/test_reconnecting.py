@@ -12,7 +12,7 @@ import pytest
 from smista import AsyncClient, Client
 from smista.client import ClientClosed, ConnectionFailed, ConnectionLost, Published
 from smista.client.backoff import Backoff
-from smista.core.errors import StaleReceipt
+from smista.errors import StaleReceipt
 from tests.client.relay import Relay
 from tests.waiting import answers, eventually, until
 
@@ -72,7 +72,7 @@ async def test_what_goes_through_an_exchange_without_answer_is_stored_once_and_h
     assert [(one.id, one.deduplication_id) async for one in client.browse(orders)] == [(routed.id, None)]
 
 
-async def test_a_duplicate_by_the_publishers_own_id_is_still_told(
+async def test_a_duplicate_by_the_publishers_own_id_is_still_reported(
     wired: AsyncClient, client: AsyncClient, relay: Relay, orders: str
 ) -> None:
     await client.publish(orders, 1, deduplication_id="one")
@@ -96,7 +96,7 @@ async def test_a_publish_through_an_exchange_is_stored_once(
     assert (await client.stats(orders)).ready == 1
 
 
-async def test_without_deduplication_the_publisher_is_told_that_the_outcome_is_unknown(
+async def test_without_deduplication_the_publisher_learns_that_the_outcome_is_unknown(
     client: AsyncClient, relay: Relay, orders: str
 ) -> None:
     async with AsyncClient(relay.address, deduplicate=False) as careless:
@@ -152,13 +152,13 @@ async def test_a_subscription_goes_on_and_what_it_held_comes_again(
         await until(lambda: first.is_void)
         again = await anext(subscription)
         assert (again.id, again.delivery_count) == (first.id, 2)
-        with pytest.raises(StaleReceipt, match="comes again"):
+        with pytest.raises(StaleReceipt, match="will be delivered again"):
             await first.ack()
         rest = [await anext(subscription) for _ in range(2)]
         assert [delivery.json() for delivery in rest] == [1, 2]
         for delivery in (again, *rest):
             await delivery.ack()
-    assert (await client.stats(queue)).acked_total == 3
+    assert (await client.stats(queue)).acknowledged_total == 3
 
 
 async def test_an_ack_without_answer_fails_with_the_reason(
@@ -173,7 +173,7 @@ async def test_an_ack_without_answer_fails_with_the_reason(
         relay.cut()
         with pytest.raises(ConnectionLost):
             await acking
-    assert (await client.stats(orders)).acked_total == 1
+    assert (await client.stats(orders)).acknowledged_total == 1
 
 
 async def test_a_loop_over_deliveries_survives_a_break_in_the_middle_of_one(
@@ -193,7 +193,7 @@ async def test_a_loop_over_deliveries_survives_a_break_in_the_middle_of_one(
                 break
         await subscription.settled()
     assert sorted(set(seen)) == list(range(10))
-    assert (await client.stats(queue)).acked_total == 10
+    assert (await client.stats(queue)).acknowledged_total == 10
     assert any("could not be settled" in record.message for record in caplog.records)
 
 
@@ -223,7 +223,7 @@ async def test_a_synchronous_subscription_leaves_out_what_has_gone_back(
     seen = await asyncio.to_thread(consume, wired, lambda: loop.call_soon_threadsafe(relay.cut))
     await asyncio.to_thread(wired.close)
     assert seen == [(0, 2), (1, 2), (2, 2), (3, 2)]
-    assert (await client.stats(queue)).acked_total == 4
+    assert (await client.stats(queue)).acknowledged_total == 4
 
 
 async def test_received_deliveries_outlive_the_connection(
@@ -233,7 +233,7 @@ async def test_received_deliveries_outlive_the_connection(
     [delivery] = await wired.receive(orders)
     relay.cut()
     await delivery.ack()
-    assert (await client.stats(orders)).acked_total == 1
+    assert (await client.stats(orders)).acknowledged_total == 1
 
 
 async def test_an_ack_by_receipt_that_was_sent_twice_is_in_doubt(
@@ -247,7 +247,7 @@ async def test_an_ack_by_receipt_that_was_sent_twice_is_in_doubt(
     relay.cut()
     with pytest.raises(ConnectionLost, match="sent twice"):
         await acking
-    assert (await client.stats(orders)).acked_total == 1
+    assert (await client.stats(orders)).acknowledged_total == 1
 
 
 async def test_a_broker_that_stays_away_is_given_up_after_a_while(relay: Relay, orders: str) -> None:
@@ -342,7 +342,7 @@ async def test_closing_fails_what_is_under_way(relay: Relay, orders: str) -> Non
     await client.close()
 
 
-async def test_a_break_is_told_in_the_log(wired: AsyncClient, relay: Relay, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_break_is_logged(wired: AsyncClient, relay: Relay, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="smista.client")
     await wired.info()
     relay.cut()

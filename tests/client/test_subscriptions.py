@@ -5,7 +5,7 @@ import pytest
 
 from smista import AsyncClient
 from smista.client import ClientClosed, ConnectionFailed, Delivery
-from smista.core.errors import InvalidArgument, QueueDeleted, QueueNotFound, StaleReceipt
+from smista.errors import InvalidArgument, QueueDeleted, QueueNotFound, StaleReceipt
 from tests.waiting import with_more_time
 
 
@@ -63,7 +63,7 @@ async def test_acking_up_to_one_acks_all_before_it(client: AsyncClient, orders: 
         subscription.ack_up_to(batch[3])
         await subscription.settled()
         stats = await client.stats(orders)
-        assert (stats.acked_total, stats.in_flight) == (4, 1)
+        assert (stats.acknowledged_total, stats.in_flight) == (4, 1)
 
 
 async def test_nacks_sent_together_each_tell_what_they_led_to(client: AsyncClient, queue: str) -> None:
@@ -120,7 +120,7 @@ async def test_what_was_handed_out_can_be_settled_after_closing(client: AsyncCli
     async with client.subscribe(orders) as subscription:
         delivery = await anext(subscription)
     await delivery.ack()
-    assert (await client.stats(orders)).acked_total == 1
+    assert (await client.stats(orders)).acknowledged_total == 1
 
 
 async def test_a_closed_subscription_says_so(client: AsyncClient, orders: str) -> None:
@@ -171,7 +171,7 @@ async def test_a_lease_on_pushed_messages_runs_out(
                 first.ack_soon()
                 with pytest.raises(StaleReceipt):
                     await subscription.settled()
-                await subscription.settled()  # told once
+                await subscription.settled()  # raised once
                 await second.extend(60_000)
                 await second.ack()
             assert [record.levelno for record in caplog.records if "could not be settled" in record.message] == [
@@ -205,7 +205,7 @@ async def test_a_higher_priority_is_served_first(client: AsyncClient, orders: st
         assert await low.next(timeout_ms=20) is None
 
 
-async def test_nobody_there_is_heard_of_at_once(unused_address: str) -> None:
+async def test_nobody_there_fails_at_once(unused_address: str) -> None:
     client = AsyncClient(unused_address)
     with pytest.raises(ConnectionFailed, match="smista serve"):
         await anext(client.subscribe("orders"))

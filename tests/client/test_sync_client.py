@@ -16,9 +16,8 @@ import pytest
 from smista import AsyncClient, Client
 from smista.client import ClientClosed, Publication, Published, Subscription, SyncDelivery, SyncSubscription
 from smista.client.portal import run_on
-from smista.core.errors import MessageTooLarge, QueueNotFound, StaleReceipt
-from smista.errors import BrokerError
-from tests.waiting import PATIENCE_S
+from smista.errors import BrokerError, MessageTooLarge, QueueNotFound, StaleReceipt
+from tests.waiting import PATIENCE_S, eventually
 
 
 def calls(kind: type) -> dict[str, list[str]]:
@@ -82,7 +81,7 @@ def test_iterating_a_subscription(sync_client: Client, queue: str) -> None:
             if len(seen) == 300:
                 break
         subscription.settled()
-        assert sync_client.stats(queue).acked_total == 300
+        assert sync_client.stats(queue).acknowledged_total == 300
     assert seen == list(range(300))
 
 
@@ -94,7 +93,7 @@ def test_a_subscription_in_batches(sync_client: Client, queue: str) -> None:
         assert [delivery.json() for delivery in batch] == [0, 1, 2, 3]
         subscription.ack_up_to(batch[-1])
         subscription.settled()
-        assert sync_client.stats(queue).acked_total == 4
+        assert sync_client.stats(queue).acknowledged_total == 4
         first = subscription.next(timeout_ms=5_000)
         assert first is not None
         assert first.json() == 4
@@ -222,7 +221,7 @@ def test_closing_waits_for_what_was_settled(
         for delivery in client.receive(queue, 3):
             with delivery:
                 delivery.json()
-    assert sync_client.stats(queue).acked_total == 3
+    assert sync_client.stats(queue).acknowledged_total == 3
     assert not caplog.records
 
 
@@ -243,8 +242,12 @@ def test_a_client_that_nobody_refers_to_is_closed(broker_url: str) -> None:
     [thread] = [thread for thread in threading.enumerate() if thread is client._portal._thread]
     gone = weakref.ref(client)
     del client
-    gc.collect()
-    assert gone() is None
+
+    def is_gone() -> bool:
+        gc.collect()  # does nothing while another thread is at it
+        return gone() is None
+
+    eventually(is_gone)
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
@@ -277,10 +280,10 @@ for _ in range(3):
     done = run_program(program, broker_url, queue)
     assert (done.returncode, done.stderr) == (0, "")
     stats = sync_client.stats(queue)
-    assert (stats.acked_total, stats.in_flight) == (3, 0)
+    assert (stats.acknowledged_total, stats.in_flight) == (3, 0)
 
 
-def test_after_a_fork_the_child_is_told_to_make_its_own(broker_url: str, queue: str) -> None:
+def test_after_a_fork_the_child_must_make_its_own(broker_url: str, queue: str) -> None:
     program = """
 import os, sys
 from smista import Client
@@ -326,7 +329,7 @@ with Client(sys.argv[1]) as client:
         os.kill(process.pid, signal.SIGINT)
         assert process.stdout.read() == "stopped\n"
         assert process.wait(PATIENCE_S) == 0
-    assert sync_client.stats(queue).acked_total == 1
+    assert sync_client.stats(queue).acknowledged_total == 1
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

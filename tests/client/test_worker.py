@@ -17,7 +17,7 @@ import pytest
 from smista import AsyncClient, Client, Delivery, Worker
 from smista.client import ClientClosed, Reject, Retry, SyncDelivery, WorkerNotFound
 from smista.client.worker import load
-from smista.core.errors import InvalidArgument
+from smista.errors import InvalidArgument
 from tests.client.relay import Relay
 from tests.logged import logged
 from tests.waiting import PATIENCE_S, answers, eventually, until, with_more_time
@@ -70,7 +70,7 @@ async def test_a_function_that_returns_acks(app: Worker, client: AsyncClient, or
         await seen.reach(2)
     assert seen == [{"n": 1}, {"n": 2}]
     stats = await client.stats(orders)
-    assert (stats.acked_total, stats.depth, stats.consumers) == (2, 0, 0)
+    assert (stats.acknowledged_total, stats.depth, stats.consumers) == (2, 0, 0)
 
 
 async def test_an_async_function_that_returns_acks(app: Worker, client: AsyncClient, orders: str) -> None:
@@ -85,7 +85,7 @@ async def test_an_async_function_that_returns_acks(app: Worker, client: AsyncCli
     async with running(app):
         await seen.reach(100)
     assert sorted(seen) == list(range(100))
-    assert (await client.stats(orders)).acked_total == 100
+    assert (await client.stats(orders)).acknowledged_total == 100
 
 
 async def test_an_exception_nacks_with_its_text(
@@ -193,7 +193,7 @@ async def test_what_a_handler_is_given(app: Worker, client: AsyncClient, queue: 
     assert seen[:2] == [{"n": 1}, b'{"n":2}']
     assert [type(delivery) for delivery in seen[2:4]] == [Delivery, SyncDelivery]
     assert seen[4] == "text"
-    assert [(await client.stats(name)).acked_total for name in names] == [1] * 5
+    assert [(await client.stats(name)).acknowledged_total for name in names] == [1] * 5
 
 
 async def test_what_cannot_be_read_is_a_dead_letter(app: Worker, client: AsyncClient, orders: str) -> None:
@@ -277,7 +277,7 @@ async def test_the_lease_of_a_slow_handler_is_extended(broker_url: str, client: 
                 go_on.set()
                 await seen.reach(2)
             assert (stats.in_flight, stats.timed_out_total - before.timed_out_total) == (2, 0)
-            assert (await client.stats(orders)).acked_total - before.acked_total == 2
+            assert (await client.stats(orders)).acknowledged_total - before.acknowledged_total == 2
 
 
 async def test_a_handler_that_hangs_loses_its_message(
@@ -305,7 +305,11 @@ async def test_a_handler_that_hangs_loses_its_message(
                 go_on.set()
             stats = await client.stats(queue)
             assert seen == [1, 2]
-            assert stats.acked_total - before.acked_total == stats.timed_out_total - before.timed_out_total == 1
+            assert (
+                stats.acknowledged_total - before.acknowledged_total
+                == stats.timed_out_total - before.timed_out_total
+                == 1
+            )
             assert "is not done after 100 ms" in logged(caplog)
 
 
@@ -350,7 +354,7 @@ async def test_stopping_lets_handlers_finish_and_gives_back_the_rest(
         await answers(lambda: client.stats(orders), lambda stats: stats.ready == 4)
         go_on.set()
     stats = await client.stats(orders)
-    assert (stats.acked_total, stats.ready, stats.released_total, stats.nacked_total) == (1, 4, 4, 0)
+    assert (stats.acknowledged_total, stats.ready, stats.released_total, stats.nacked_total) == (1, 4, 4, 0)
 
 
 async def test_a_handler_that_does_not_finish_in_time_is_cancelled_and_its_message_released(
@@ -393,26 +397,26 @@ async def test_a_plain_function_that_hangs_does_not_keep_the_worker(
 
 
 async def test_hooks_run_around_the_work_and_have_a_client(app: Worker, client: AsyncClient, orders: str) -> None:
-    told: list[str] = []
+    seen: list[str] = []
 
     @app.on_start
     async def start() -> None:
         await app.client.publish(orders, "from the hook")
-        told.append("start")
+        seen.append("start")
 
     @app.on_stop
     def stop() -> None:
-        told.append("stop")
+        seen.append("stop")
 
     @app.consumer(orders)
     async def handle(order: str) -> None:
-        told.append(order)
+        seen.append(order)
 
     with pytest.raises(ClientClosed):
         _ = app.client
     async with running(app):
-        await until(lambda: len(told) == 2)
-    assert told == ["start", "from the hook", "stop"]
+        await until(lambda: len(seen) == 2)
+    assert seen == ["start", "from the hook", "stop"]
 
 
 async def test_a_worker_waits_for_its_queue(app: Worker, client: AsyncClient, queue: str) -> None:
@@ -484,7 +488,7 @@ class Shop:
 
 
 @pytest.mark.parametrize(
-    ("handler", "said"),
+    ("handler", "problem"),
     [
         (none_at_all, r"^none_at_all\(\) -> .*None.* cannot be called with one argument, the message: too many"),
         (two, r"^two\(.*missing a required argument: 'extra'"),
@@ -494,8 +498,8 @@ class Shop:
         (7, "A handler is a function, not int"),
     ],
 )
-def test_a_handler_that_cannot_take_a_message_is_heard_of_at_once(app: Worker, handler: Any, said: str) -> None:
-    with pytest.raises(InvalidArgument, match=said):
+def test_a_handler_that_cannot_take_a_message_fails_at_once(app: Worker, handler: Any, problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
         app.consumer("orders")(handler)
     assert app.queues == []
 
@@ -521,7 +525,7 @@ def test_an_annotation_that_cannot_be_evaluated_keeps_no_handler_out(app: Worker
     def handle(order: no.such.thing[1 / 0]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
 
-def test_mistakes_in_registering_are_heard_of_at_once(app: Worker) -> None:
+def test_mistakes_in_registering_fail_at_once(app: Worker) -> None:
     with pytest.raises(InvalidArgument, match="concurrency is 0"):
         app.consumer("orders", concurrency=0)
     with pytest.raises(InvalidArgument, match="prefetch is 2, so never more than 2 of the 3 handlers"):
@@ -568,7 +572,7 @@ def test_sigterm_stops_a_worker_in_order(broker_url: str, sync_client: Client, q
         assert process.stdout.read() == "done 0\n"
         assert process.wait(PATIENCE_S) == 0
     stats = sync_client.stats(queue)
-    assert (stats.acked_total, stats.ready, stats.released_total) == (1, 2, 2)
+    assert (stats.acknowledged_total, stats.ready, stats.released_total) == (1, 2, 2)
 
 
 def test_a_second_signal_stops_a_worker_at_once(

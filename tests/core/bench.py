@@ -1,4 +1,4 @@
-"""One broker, one queue, and a clock that moves only when told.
+"""One broker, one queue, and a clock that moves only when a test moves it.
 
 `pass_time` does on the way whatever falls due, each thing at its time, as a running broker does; `leap` moves the clock
 at once and only then looks at what is due, as a broker does that was stopped. The calendar works in ticks of 16 ms, so
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from smista.core import browsing, dead_letters, declaring, fan_out, publishing, receiving, settling, trimming
-from smista.core.browsing import ANY, Filter, Page
+from smista.core.browsing import ANY, Page, Wanted
 from smista.core.counters import QueueStats
 from smista.core.due import run_due
 from smista.core.entering import Placed, Result
@@ -74,7 +74,7 @@ class Bench:
 
     def keep_limits(self) -> None:
         """What a running broker does when a command is over."""
-        while self.state.crowded:
+        while self.state.over_limit:
             trimming.keep_limits(self.state, serve=self.serve, now_ms=self.now_ms)
 
     # -- queues and exchanges -------------------------------------------------------------------------------------
@@ -129,9 +129,12 @@ class Bench:
         deduplication_id: str | None = None,
         ttl_ms: int | None = None,
         max_retries: int | None = None,
+        properties: bytes = b"",
         queue: Queue | None = None,
     ) -> Placed:
-        envelope = Envelope(group=group, deduplication_id=deduplication_id, ttl_ms=ttl_ms, max_retries=max_retries)
+        envelope = Envelope(
+            properties, group=group, deduplication_id=deduplication_id, ttl_ms=ttl_ms, max_retries=max_retries
+        )
         publication = Publication(body, envelope, priority, delay_ms, deliver_at_ms)
         [result] = self.publish_all([publication], queue=queue)
         if isinstance(result, BrokerError):
@@ -172,6 +175,7 @@ class Bench:
         lease_ms: int | None = None,
         several_per_group: bool = False,
         bytes_max: int = receiving.UNBOUNDED,
+        properties_max: int = receiving.UNBOUNDED,
         queue: Queue | None = None,
     ) -> list[Delivery]:
         queue = queue or self.queue
@@ -182,6 +186,7 @@ class Bench:
             lease_ms=lease_ms,
             several_per_group=several_per_group,
             bytes_max=bytes_max,
+            properties_max=properties_max,
             now_ms=self.now_ms,
         )
         return [_delivery(queue, message) for message in messages]
@@ -245,13 +250,13 @@ class Bench:
         self.keep_limits()
         return moved
 
-    def matching(self, wanted: Filter = ANY, *, queue: Queue | None = None) -> list[Message]:
+    def matching(self, wanted: Wanted = ANY, *, queue: Queue | None = None) -> list[Message]:
         return self.browse(wanted, limit=10_000, queue=queue).messages
 
     # -- looking --------------------------------------------------------------------------------------------------
 
-    def browse(self, wanted: Filter = ANY, *, after: int = 0, limit: int = 100, queue: Queue | None = None) -> Page:
-        return browsing.browse(queue or self.queue, wanted, after=after, limit=limit)
+    def browse(self, wanted: Wanted = ANY, *, after: int = 0, limit: int = 100, queue: Queue | None = None) -> Page:
+        return browsing.browse(queue or self.queue, wanted, self.state.read_routing, after=after, limit=limit)
 
     def stats(self, queue: Queue | None = None) -> QueueStats:
         return browsing.stats(queue or self.queue, now_ms=self.now_ms)

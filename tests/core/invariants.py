@@ -6,6 +6,7 @@ purpose: it is the only place in the tests that does, so that a change of struct
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 
 from smista.core.calendar import COARSE_SHIFT, TICK_MS, TICK_SHIFT, Calendar
@@ -14,7 +15,7 @@ from smista.core.group_turns import TurnLine
 from smista.core.groups import Groups
 from smista.core.message import Message, State
 from smista.core.queue import Queue
-from smista.core.ready import Bucket, ReadyLine
+from smista.core.ready import SEGMENT, Bucket, ReadyLine
 from smista.core.state import BrokerState
 
 
@@ -26,6 +27,7 @@ def check(state: BrokerState) -> None:
         _check_deliveries(queue)
         _check_groups(queue)
         _check_line(queue)
+        _check_gone(queue)
         _check_deadlines(queue, state.fleeting.get(queue, []))
         for message in queue.messages():
             assert message.sequence not in numbers, f"{_name(queue, message)} is in two queues"
@@ -92,18 +94,37 @@ def _check_groups(queue: Queue) -> None:
         for message in table.values():
             if message.envelope.group is not None:
                 unfinished.setdefault(message.envelope.group, []).append(message.sequence)
-    rows = {
-        group: [message.sequence for message in row if message.state < State.DEAD]
-        for group, row in _rows(queue.groups).items()
-    }
+    rows = {group: [message.sequence for message in row] for group, row in _rows(queue.groups).items()}
     expected = {group: sorted(sequences) for group, sequences in unfinished.items()}
     assert rows == expected, f"{queue.name}: the groups are {rows} and should be {expected}"
-    for group, row in _rows(queue.groups).items():
-        assert row[0].state < State.DEAD, f"{queue.name}: group {group!r} waits for a message that is finished"
 
 
 def _rows(groups: Groups) -> dict[str, list[Message]]:
-    return {group: list(row) for group, row in groups._rows.items()}
+    return {group: [message for part in row for message in part] for group, row in groups._rows.items()}
+
+
+def _check_gone(queue: Queue) -> None:
+    """Nothing that a queue is made of keeps messages that are gone, for nobody counts them: none where nothing is
+    ready, and else no more than the slots that a line and the ages of its messages may have (see `_check_bucket`)."""
+    gone = gone_in(queue)
+    bound = 2 * len(queue.ready)
+    assert len(gone) <= bound, f"{queue.name}: {len(gone)} that are gone are kept, and may be {bound}: {gone[:3]}"
+
+
+def gone_in(queue: Queue) -> list[Message]:
+    """The messages that a queue keeps alive though they are gone, wherever it does."""
+    found: dict[int, Message] = {}
+    seen = {id(queue.calendar), id(queue.woken)}
+    left: list[object] = [queue]
+    while left:
+        for one in gc.get_referents(left.pop()):
+            if isinstance(one, Message):
+                if one.state is State.GONE:
+                    found[one.sequence] = one
+            elif gc.is_tracked(one) and not isinstance(one, type) and id(one) not in seen:
+                seen.add(id(one))
+                left.append(one)
+    return list(found.values())
 
 
 def _check_line(queue: Queue) -> None:
@@ -149,6 +170,8 @@ def _check_bucket(name: str, bucket: Bucket) -> None:
     assert (bucket.count, bucket.slots) == (live, slots), (
         f"{name} counts {bucket.count} messages in {bucket.slots} slots and has {live} in {slots}"
     )
+    # Where there are more, they are swept a segment at a time.
+    assert slots > SEGMENT or slots <= 2 * live, f"{name} has {slots} slots for {live} messages"
 
 
 def _check_fairness(queue: Queue, line: FairLine) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from smista.core.entering import Placed
-from smista.core.errors import InvalidArgument, MessageTooLarge
+from smista.core.entering import Placed, Result
 from smista.core.message import Envelope, Publication
 from smista.core.settings import DeduplicationScope, QueueSettings
+from smista.errors import InvalidArgument, MessageTooLarge
 from tests.core.bench import Bench
 from tests.core.invariants import check
 
@@ -104,6 +104,48 @@ def test_the_same_messages_are_refused_again_in_a_repeated_batch(orders: Bench) 
         one.number for one in again if isinstance(one, Placed)
     ]
     assert orders.queue.depth == 2
+
+
+def numbers(results: list[Result]) -> list[int | None]:
+    """Of what is stored; None for what is not."""
+    return [result.number if isinstance(result, Placed) else None for result in results]
+
+
+MIXED = [Publication(b"a"), Publication(b"B" * 20), Publication(b"c")]
+
+
+@pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
+def test_what_was_refused_is_stored_when_the_batch_comes_again_and_the_queue_takes_it(settings: QueueSettings) -> None:
+    bench = Bench(settings)
+    bench.state.body_bytes_max = 10
+    first = numbers(bench.publish_all(MIXED, batch_id="b"))
+    bench.state.body_bytes_max = 100
+    second = bench.publish_all(MIXED, batch_id="b")
+    assert (numbers(second)[0], numbers(second)[2]) == (first[0], first[2])
+    assert [isinstance(one, Placed) and one.is_duplicate for one in second] == [True, False, True]
+    assert numbers(bench.publish_all(MIXED, batch_id="b")) == numbers(second)
+    assert sorted(bodies(bench)) == [b"B" * 20, b"a", b"c"]
+    check(bench.state)
+
+
+@pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
+def test_what_was_stored_is_recognised_though_its_queue_takes_no_such_thing_by_now(settings: QueueSettings) -> None:
+    bench = Bench(settings)
+    first = bench.publish_all(MIXED, batch_id="b")
+    bench.state.body_bytes_max = 10
+    assert numbers(bench.publish_all(MIXED, batch_id="b")) == numbers(first)
+    assert bench.queue.counters.rejected == 0
+    assert bench.queue.message_count == 3
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_so_is_what_an_exchange_has_routed(orders: Bench, names: str) -> None:
+    orders.fanout("all", *map(orders.declare, names))
+    first = orders.publish_to("all", b"x" * 20, batch_id="b")
+    orders.state.body_bytes_max = 10
+    again = orders.publish_to("all", b"x" * 20, batch_id="b")
+    assert [one.number for one in again] == [one.number for one in first]
+    assert all(one.is_duplicate for one in again)
 
 
 def test_a_batch_id_and_a_message_id_are_told_apart(orders: Bench) -> None:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from smista.core.browsing import Filter, get
-from smista.core.errors import InvalidArgument, MessageNotFound
+from smista.core.browsing import Wanted, get
 from smista.core.message import Reason, State
 from smista.core.settings import DeadLetterMode, QueueSettings
+from smista.errors import InvalidArgument, MessageNotFound
 from tests.core.bench import START_MS, Bench, bodies
 
 
 @pytest.fixture
 def mixed() -> Bench:
     bench = Bench(QueueSettings(dead_letter=DeadLetterMode.PARK))
+    bench.state.read_routing = lambda properties: ({"size": int(properties or b"0")}, ())
     bench.publish(b"dead")
     bench.reject(bench.receive_one(), error="disk is full")
     bench.publish(b"tried")
     bench.nack(bench.receive_one(), delay_ms=0, error="network is down")
-    bench.publish(b"held", priority=9)
+    bench.publish(b"held", priority=9, properties=b"9")
     bench.receive_one()
     bench.pass_time(ms=1000)
     bench.publish(b"later", delay_ms=5000, group="g")
@@ -29,28 +30,31 @@ def mixed() -> Bench:
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        (Filter(), [b"dead", b"tried", b"held", b"later", b"ready"]),
-        (Filter(state=State.READY), [b"tried", b"ready"]),
-        (Filter(state=State.SCHEDULED), [b"later"]),
-        (Filter(state=State.IN_FLIGHT), [b"held"]),
-        (Filter(state=State.DEAD), [b"dead"]),
-        (Filter(state=State.GONE), []),
-        (Filter(priority=3), [b"ready"]),
-        (Filter(group="g"), [b"later"]),
-        (Filter(reason=Reason.REJECTED), [b"dead"]),
-        (Filter(reason=Reason.EXPIRED), []),
-        (Filter(source="orders"), [b"dead"]),
-        (Filter(source="elsewhere"), []),
-        (Filter(error_contains="down"), [b"tried"]),
-        (Filter(error_contains="is"), [b"dead", b"tried"]),
-        (Filter(created_from_ms=START_MS + 1000), [b"later", b"ready"]),
-        (Filter(created_before_ms=START_MS + 1000), [b"dead", b"tried", b"held"]),
-        (Filter(deliveries_min=1), [b"dead", b"tried", b"held"]),
-        (Filter(matches=lambda message: message.body_bytes == 5), [b"tried", b"later", b"ready"]),
-        (Filter(state=State.READY, priority=0), [b"tried"]),
+        (Wanted(), [b"dead", b"tried", b"held", b"later", b"ready"]),
+        (Wanted(state=State.READY), [b"tried", b"ready"]),
+        (Wanted(state=State.SCHEDULED), [b"later"]),
+        (Wanted(state=State.IN_FLIGHT), [b"held"]),
+        (Wanted(state=State.DEAD), [b"dead"]),
+        (Wanted(state=State.GONE), []),
+        (Wanted(priority=3), [b"ready"]),
+        (Wanted(group="g"), [b"later"]),
+        (Wanted(reason=Reason.REJECTED), [b"dead"]),
+        (Wanted(reason=Reason.EXPIRED), []),
+        (Wanted(source="orders"), [b"dead"]),
+        (Wanted(source="elsewhere"), []),
+        (Wanted(error_contains="down"), [b"tried"]),
+        (Wanted(error_contains="is"), [b"dead", b"tried"]),
+        (Wanted(created_from_ms=START_MS + 1000), [b"later", b"ready"]),
+        (Wanted(created_before_ms=START_MS + 1000), [b"dead", b"tried", b"held"]),
+        (Wanted(deliveries_min=1), [b"dead", b"tried", b"held"]),
+        (Wanted(messages=frozenset({(1, START_MS), (2, START_MS + 1), (4, START_MS + 1000)})), [b"dead", b"later"]),
+        (Wanted(headers={"size": 9}), [b"held"]),
+        (Wanted(headers={"size": 9, "colour": None}), [b"held"]),
+        (Wanted(headers={"size": 8}), []),
+        (Wanted(state=State.READY, priority=0), [b"tried"]),
     ],
 )
-def test_filters(mixed: Bench, wanted: Filter, expected: list[bytes]) -> None:
+def test_filters(mixed: Bench, wanted: Wanted, expected: list[bytes]) -> None:
     before = mixed.all_stats()
     assert bodies(mixed.browse(wanted).messages) == expected
     assert bodies(mixed.matching(wanted)) == expected
@@ -74,10 +78,10 @@ def test_a_page_in_which_nothing_matches_still_leads_on(orders: Bench, monkeypat
     monkeypatch.setattr("smista.core.browsing.LOOKED_AT_MAX", 3)
     for number in range(10):
         orders.publish(b"%d" % number, priority=number)
-    page = orders.browse(Filter(priority=9))
+    page = orders.browse(Wanted(priority=9))
     found = page.messages
     while page.after is not None:
-        page = orders.browse(Filter(priority=9), after=page.after)
+        page = orders.browse(Wanted(priority=9), after=page.after)
         found += page.messages
     assert bodies(found) == [b"9"]
 

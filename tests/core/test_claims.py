@@ -7,9 +7,9 @@ import pytest
 from smista.core import claims
 from smista.core.browsing import stats
 from smista.core.claims import Claim, Claimant
-from smista.core.errors import ClaimBroken, ClaimExpired, ClaimNotFound, ConsumerInUse
 from smista.core.settings import QueueSettings
 from smista.core.settling import receipt_for
+from smista.errors import ClaimBroken, ClaimExpired, ClaimNotFound, ConsumerInUse
 from tests.core.bench import START_MS, Bench, bodies
 
 LEASE_MS = 600_000
@@ -45,7 +45,7 @@ class ClaimBench(Bench):
 
     def read(self, number: int, start: int = 0, end: int = 1 << 30) -> list[bytes]:
         claim = claims.look_up(self.queue, self.seize(), number)
-        return bodies(claims.messages_of(self.state, self.queue, claim, start, end))
+        return bodies(claims.messages_of(self.queue, claim, start, end))
 
     def acknowledge_claims(self, number: int) -> tuple[int, int]:
         closed, late = claims.acknowledge_up_to(self.state, self.queue, self.seize(), number)
@@ -111,7 +111,7 @@ def test_consumers_count_their_own_numbers_and_share_the_messages(orders: ClaimB
     assert orders.made(0, 4).number == 1
     other = orders.made(0, 4, consumer="flink")
     assert other.number == 1
-    assert bodies(claims.messages_of(orders.state, orders.queue, other, 0, 4)) == [b"4", b"5", b"6", b"7"]
+    assert bodies(claims.messages_of(orders.queue, other, 0, 4)) == [b"4", b"5", b"6", b"7"]
 
 
 def test_a_number_that_was_never_given_out_is_not_found(orders: ClaimBench) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from smista.core.browsing import Filter, last_error
+from smista.core.browsing import Wanted, last_error
 from smista.core.declaring import bind, declare_exchange
-from smista.core.errors import MessageNotFound, QueueFull, QueueNotFound, StaleReceipt
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Message, Reason, State
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
+from smista.errors import MessageNotFound, QueueFull, QueueNotFound, StaleReceipt
 from tests.core import invariants
 from tests.core.bench import DAY_MS, LEASE_MS, START_MS, Bench, bodies
 
@@ -121,7 +121,7 @@ def test_where_dead_letters_are_parked_they_stay_in_their_queue() -> None:
     bench = Bench(QueueSettings(dead_letter=DeadLetterMode.PARK))
     kill(bench, b"four", error="why")
     assert bench.counts() == (0, 0, 0, 1)
-    [parked] = bench.browse(Filter(state=State.DEAD)).messages
+    [parked] = bench.browse(Wanted(state=State.DEAD)).messages
     assert (parked.deaths[-1].reason, last_error(parked)) == (Reason.REJECTED, "why")
     assert (bench.stats().body_bytes, bench.receive()) == (4, [])
     assert not bench.has_queue("orders_dlq")
@@ -139,7 +139,7 @@ def test_a_dead_letter_is_parked_when_its_target_is_full() -> None:
     for body in (b"1", b"2", b"3"):
         kill(bench, body)
     assert bodies(bench.dead_letters()) == [b"1", b"2"]
-    assert bodies(bench.browse(Filter(state=State.DEAD)).messages) == [b"3"]
+    assert bodies(bench.browse(Wanted(state=State.DEAD)).messages) == [b"3"]
     invariants.check(bench.state)
 
 
@@ -386,7 +386,7 @@ def test_some_can_be_chosen_by_what_killed_them(orders: Bench) -> None:
     kill(orders, b"2", error="bad input")
     kill(orders, b"3", error="database is gone")
     letters = orders.find("orders_dlq")
-    orders.redrive(orders.matching(Filter(error_contains="database"), queue=letters))
+    orders.redrive(orders.matching(Wanted(error_contains="database"), queue=letters))
     assert orders.receive_bodies() == [b"1", b"3"]
     assert bodies(orders.dead_letters()) == [b"2"]
 
@@ -414,7 +414,7 @@ def test_what_is_parked_does_not_count_and_goes_back_only_where_there_is_room() 
     kill(bench, b"parked")
     bench.publish(b"next")
     with pytest.raises(QueueFull, match="'orders' is full"):
-        bench.redrive(bench.matching(Filter(state=State.DEAD)), out_of=bench.queue)
+        bench.redrive(bench.matching(Wanted(state=State.DEAD)), out_of=bench.queue)
     assert bench.receive_bodies() == [b"next"]
     invariants.check(bench.state)
 

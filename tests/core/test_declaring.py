@@ -7,19 +7,7 @@ from enum import StrEnum
 import pytest
 
 from smista.core.declaring import alter_queue, bind, declare_exchange, declare_queue
-from smista.core.errors import (
-    DeadLetterCycle,
-    InvalidArgument,
-    InvalidExchange,
-    InvalidName,
-    InvalidSettings,
-    NamespaceNotFound,
-    QueueDiffers,
-    QueueInUse,
-    QueueNotEmpty,
-    QueueNotFound,
-)
-from smista.core.exchanges import Binding, ExchangeKind, ExchangeReserved, ExchangeSettings
+from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.fan_out import publish_to_exchange
 from smista.core.message import Publication
 from smista.core.settings import (
@@ -31,6 +19,19 @@ from smista.core.settings import (
     Overflow,
     PriorityPolicy,
     QueueSettings,
+)
+from smista.errors import (
+    DeadLetterCycle,
+    ExchangeReserved,
+    InvalidArgument,
+    InvalidExchange,
+    InvalidName,
+    InvalidSettings,
+    NamespaceNotFound,
+    QueueDiffers,
+    QueueInUse,
+    QueueNotEmpty,
+    QueueNotFound,
 )
 from tests.core import invariants
 from tests.core.bench import LEASE_MS, Bench

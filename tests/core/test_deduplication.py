@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from smista.core.dedup import DedupMemory, Seen, Tally
-from smista.core.errors import QueueFull
 from smista.core.message import Envelope
 from smista.core.settings import DeduplicationScope, QueueSettings
+from smista.errors import QueueFull
 from tests.core.bench import Bench
 
 WINDOW_MS = 300_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from smista.core.browsing import Filter
-from smista.core.errors import InvalidArgument, MessageNotFound
+from smista.core.browsing import Wanted
 from smista.core.message import State
 from smista.core.settings import QueueSettings
+from smista.errors import InvalidArgument, MessageNotFound
 from tests.core import invariants
 from tests.core.bench import DAY_MS, START_MS, Bench, bodies
 
@@ -71,7 +71,7 @@ def test_messages_due_together_go_out_in_the_order_of_publishing(orders: Bench) 
 def test_scheduled_messages_can_be_listed(orders: Bench) -> None:
     orders.publish(b"now")
     orders.publish(b"later", delay_ms=1000)
-    assert bodies(orders.browse(Filter(state=State.SCHEDULED)).messages) == [b"later"]
+    assert bodies(orders.browse(Wanted(state=State.SCHEDULED)).messages) == [b"later"]
 
 
 @pytest.mark.parametrize("change_ms", [500_000, 2000])

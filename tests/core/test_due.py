@@ -44,7 +44,7 @@ def test_where_one_fails_the_rest_of_its_slice_is_done_later(orders: Bench, monk
         run_due(orders.state, now_ms=orders.now_ms)
     assert orders.peek() == [b"2", b"3", b"4"]
     assert orders.state.calendar.is_behind(orders.now_ms)
-    # Also those that the caller should have heard of.
+    # Also those that the caller should have got.
     assert {*run_due(orders.state, now_ms=orders.now_ms)} == {before, after}
     assert orders.peek() == [b"2"]
     assert not orders.state.calendar.is_behind(orders.now_ms)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smista.core.claims import take
-from smista.core.errors import InvalidSettings
 from smista.core.fair import FairLine, Group
 from smista.core.message import Envelope, Message, Publication, State
 from smista.core.settings import Overflow, PriorityPolicy, QueueSettings
+from smista.errors import InvalidSettings
 from tests.core import invariants
 from tests.core.bench import Bench, Delivery, bodies
 

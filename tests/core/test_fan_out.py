@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smista.core.entering import Placed
-from smista.core.errors import QueueFull
 from smista.core.fan_out import publish_to_queues
 from smista.core.limits import MAKES_ROOM, is_over
 from smista.core.message import Publication
 from smista.core.queue import Queue
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
+from smista.errors import QueueFull
 from tests.core import invariants
 from tests.core.bench import Bench, bodies
 

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from smista.core.errors import InvalidSettings
 from smista.core.settings import Backoff, Overflow, QueueSettings
+from smista.errors import InvalidSettings
 from tests.core import invariants
 from tests.core.bench import LEASE_MS, Bench, Delivery
 

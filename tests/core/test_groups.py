@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from smista.core import dead_letters
+from smista.core.groups import PART
 from smista.core.message import Reason
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from tests.core import invariants
-from tests.core.bench import LEASE_MS, Bench, bodies
+from tests.core.bench import LEASE_MS, Bench, Delivery, bodies
+from tests.core.exchanges.work import lines_run
 
 
 @pytest.fixture
@@ -201,3 +204,86 @@ def test_a_queue_can_become_ordered_and_stop_being_it(orders: Bench) -> None:
     assert orders.receive_bodies() == [b"a2"]
     orders.alter(QueueSettings())
     assert orders.receive_bodies() == [b"a3"]
+
+
+# -- a long group -----------------------------------------------------------------------------------------------------
+
+
+def finish_behind(bench: Bench, count: int) -> None:
+    """Take the first of the group and those behind it, acknowledge all but the first, which comes back."""
+    while count > 0:
+        first, *others = bench.receive(10, several_per_group=True)
+        for delivery in others:
+            bench.acknowledge(delivery)
+        bench.release(first)
+        count -= len(others)
+
+
+def test_what_is_finished_behind_a_first_that_keeps_coming_back_is_not_kept(ordered: Bench) -> None:
+    publish(ordered, *["a"] * 101)
+    finish_behind(ordered, 90)
+    assert invariants.gone_in(ordered.queue) == []
+    assert ordered.counts() == (11, 0, 0, 0)
+    invariants.check(ordered.state)
+
+
+@pytest.mark.parametrize("how", ["expired", "parked", "cancelled"])
+def test_what_is_finished_behind_a_first_that_waits_is_not_kept(how: str) -> None:
+    is_parked = how == "parked"
+    bench = Bench(QueueSettings(ordered=True, dead_letter_max_depth=1 if is_parked else None))
+    if is_parked:
+        # No room for any other.
+        bench.publish()
+        bench.reject(bench.receive_one())
+    bench.publish(group="a", delay_ms=64_000)
+    for _ in range(50):
+        if how == "cancelled":
+            bench.cancel(bench.publish(group="a", delay_ms=32_000).number)
+        else:
+            bench.publish(group="a", ttl_ms=2_000)
+    bench.pass_time(ms=2_000)
+    assert bench.queue.message_count == (51 if is_parked else 1)
+    for message in list(bench.queue.dead.values()):
+        dead_letters.discard(bench.state, bench.queue, message, Reason.CANCELLED, now_ms=bench.now_ms)
+    assert invariants.gone_in(bench.queue) == []
+    invariants.check(bench.state)
+
+
+def test_a_receive_costs_the_same_however_many_were_finished_behind_the_first(ordered: Bench) -> None:
+    def receive_ten() -> None:
+        taken.extend(ordered.receive(10, several_per_group=True))
+
+    publish(ordered, *["a"] * 3_000)
+    taken: list[Delivery] = []
+    lines = []
+    for finished in (0, 900, 1_800):
+        finish_behind(ordered, finished)
+        lines.append(lines_run(receive_ten, of="smista/core"))
+        assert len(taken) == 10
+        while taken:
+            ordered.release(taken.pop())
+    assert max(lines) <= lines[0] + 10
+
+
+def test_members_of_a_long_group_may_finish_in_any_order(ordered: Bench) -> None:
+    count = 3 * PART + 5
+    publish(ordered, *["a"] * count)
+    taken = ordered.receive(count, several_per_group=True)
+    assert len(taken) == count
+    for delivery in [*taken[1::2], *reversed(taken[2::2])]:
+        ordered.acknowledge(delivery)
+    publish(ordered, "a!")
+    invariants.check(ordered.state)
+    ordered.release(taken[0])
+    assert [one.body for one in ordered.receive(9, several_per_group=True)] == [b"a", b"a!"]
+
+
+def test_a_long_group_goes_out_in_order(ordered: Bench) -> None:
+    count = 2 * PART + 5
+    publish(ordered, *[f"a{number}" for number in range(count)])
+    for number in range(count):
+        delivery = ordered.receive_one()
+        assert delivery.body == b"a%d" % number
+        ordered.acknowledge(delivery)
+    assert ordered.queue.groups is not None
+    assert len(ordered.queue.groups) == 0

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from smista.core.errors import LeaseExpired, MessageNotFound, StaleReceipt
 from smista.core.message import FOREVER_MS
 from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.core.settling import receipt_for
+from smista.errors import LeaseExpired, MessageNotFound, StaleReceipt
 from tests.core import invariants
 from tests.core.bench import DAY_MS, LEASE_MS, Bench, Delivery
 
@@ -167,22 +167,22 @@ def test_a_stale_receipt_says_what_became_of_its_delivery_and_what_to_do(orders:
     [first] = orders.receive()
     orders.pass_time(ms=LEASE_MS)
     [second] = orders.receive()
-    said = refusal(orders, first)
-    assert "Delivery 1 of the message is over: its lease ran out" in said
-    assert "handed out again since, as delivery 2" in said
-    assert "Extend the lease of slow work, or ask for a longer one." in said
+    message = refusal(orders, first)
+    assert "Delivery 1 of the message is over: its lease ran out" in message
+    assert "handed out again since, as delivery 2" in message
+    assert "Extend the lease of slow work, or ask for a longer one." in message
     orders.release(second)
-    said = refusal(orders, second)
-    assert "Delivery 2 of the message is over: it was released" in said
-    assert "waits in queue 'orders'" in said
+    message = refusal(orders, second)
+    assert "Delivery 2 of the message is over: it was released" in message
+    assert "waits in queue 'orders'" in message
     [third] = orders.receive()
     orders.nack(third, delay_ms=0)
     assert "Delivery 3 of the message is over: it was nacked" in refusal(orders, third)
     [fourth] = orders.receive()
     orders.acknowledge(fourth)
-    said = refusal(orders, fourth)
-    assert "settled before, by this receipt or by whoever had it after you, or it became a dead letter, " in said
-    assert "There is nothing left to settle" in said
+    message = refusal(orders, fourth)
+    assert "settled before, by this receipt or by whoever had it after you, or it became a dead letter, " in message
+    assert "There is nothing left to settle" in message
 
 
 def test_the_receipt_of_a_message_that_was_set_aside_says_so() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from smista.core.entering import Placed
-from smista.core.errors import InvalidArgument, InvalidPriority, MessageTooLarge, StaleReceipt
 from smista.core.message import Envelope, Publication, State
 from smista.core.settings import QueueSettings
 from smista.core.settling import acknowledge
+from smista.errors import InvalidArgument, InvalidPriority, MessageTooLarge, StaleReceipt
 from tests.core import invariants
 from tests.core.bench import Bench
 

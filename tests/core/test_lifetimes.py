@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from smista.core.errors import StaleReceipt
 from smista.core.message import Reason
 from smista.core.settings import DeadLetterMode, QueueSettings
+from smista.errors import StaleReceipt
 from tests.core import invariants
 from tests.core.bench import DAY_MS, HOUR_MS, LEASE_MS, Bench, bodies
 

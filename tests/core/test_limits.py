@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from smista.core.browsing import Filter
+from smista.core.browsing import Wanted
 from smista.core.entering import Placed
-from smista.core.errors import MessageTooLarge, QueueFull
 from smista.core.governing import set_policy
 from smista.core.message import Publication, Reason, State
 from smista.core.policies import Policy
 from smista.core.rate import RateLimit
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from smista.core.table import Table
+from smista.errors import MessageTooLarge, QueueFull
 from tests.core import invariants
 from tests.core.bench import START_MS, Bench, bodies
 
@@ -151,7 +151,7 @@ def test_dead_letter_oldest_with_nowhere_to_go_refuses_and_kills_nobody() -> Non
     bench.publish(b"first")
     with pytest.raises(QueueFull):
         bench.publish(b"second")
-    assert bench.browse(Filter(state=State.DEAD)).messages == []
+    assert bench.browse(Wanted(state=State.DEAD)).messages == []
     assert bench.receive_bodies() == [b"first"]
 
 

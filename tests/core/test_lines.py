@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smista.core.group_turns import TurnLine
 from smista.core.message import PLAIN, Message, State
 from smista.core.ready import SEGMENT, ReadyLine
 from smista.core.waiting import WaitingLine
@@ -182,3 +184,47 @@ def test_whoever_leaves_is_not_served() -> None:
     assert (line.first(), len(line)) == (BERT, 1)
     line.leave(BERT)
     assert (line.first(), len(line)) == (None, 0)
+
+
+def kept_by(line: ReadyLine, messages: list[Message]) -> int:
+    """How many that are gone are kept by a line, where there are no others that are referred to."""
+    held = sum(len(bucket.returned) + sum(map(len, bucket.segments)) for bucket in line._buckets.values())
+    return held - sum(each.state is State.READY for each in messages)
+
+
+@pytest.mark.parametrize("kind", [ReadyLine, TurnLine])
+@pytest.mark.parametrize("alive", [0, 1, 50])
+def test_what_left_a_short_line_is_never_more_than_what_stands_in_it(kind: type[ReadyLine], alive: int) -> None:
+    line = kind(is_weighted=False)
+    messages = [message(sequence) for sequence in range(1_000)]
+    for each in messages:
+        line.append(each)
+    for each in messages[alive:]:
+        leave(line, each)
+        assert kept_by(line, messages) <= sum(each.state is State.READY for each in messages)
+    assert kept_by(line, messages) <= alive
+    for each in line.take(alive):
+        each.state = State.IN_FLIGHT
+    assert slots(line) == 0
+    if isinstance(line, TurnLine):
+        assert line._ages == []
+
+
+class Counted(int):
+    """A sequence that counts how often it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) < other
+
+
+@pytest.mark.parametrize("came_back", [1_000, 30_000])
+def test_a_look_at_the_next_costs_the_same_however_many_have_come_back(came_back: int) -> None:
+    line = ReadyLine(is_weighted=False)
+    for sequence in reversed(range(came_back)):
+        line.put_back(message(Counted(sequence)))
+    Counted.compared = 0
+    assert [one.sequence for one in islice(line.in_order(), 100)] == list(range(100))
+    assert 100 < Counted.compared < 2_500

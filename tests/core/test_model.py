@@ -21,10 +21,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from smista.core.errors import LeaseExpired, QueueFull, StaleReceipt
 from smista.core.message import Reason, State
 from smista.core.queue import Queue
 from smista.core.settings import Backoff, DeadLetterMode, Overflow, PriorityPolicy, QueueSettings
+from smista.errors import LeaseExpired, QueueFull, StaleReceipt
 from tests.core import invariants
 from tests.core.bench import Bench, Delivery, bytes_of
 

@@ -10,13 +10,13 @@ import pytest
 
 from smista.core import policies
 from smista.core.declaring import alter_queue, declare_queue
-from smista.core.errors import InvalidArgument, InvalidName, InvalidSettings, PolicyNotFound, QueueDiffers
 from smista.core.governing import Governing, delete_policy, set_policy
 from smista.core.message import Publication
 from smista.core.policies import NOT_BY_POLICY, Policies, Policy
 from smista.core.publishing import publish
 from smista.core.settings import DEFAULT, Backoff, DeadLetterMode, Overflow, QueueSettings, check_settings
 from smista.core.trimming import keep_limits
+from smista.errors import InvalidArgument, InvalidName, InvalidSettings, PolicyNotFound, QueueDiffers
 from tests.core.bench import Bench
 
 
@@ -200,10 +200,14 @@ def test_a_policy_that_does_not_go_with_a_queue_leaves_it_as_it_was_declared(ord
 
 
 def test_the_dead_letter_queue_of_a_policy_does_not_get_itself(orders: Bench) -> None:
-    grave = orders.declare("grave")
-    put(orders, "all", "*", dead_letter_queue="grave", lease_ms=1)
-    assert orders.queue.settings.dead_letter_queue == "grave"
-    assert (grave.settings.dead_letter_queue, grave.settings.lease_ms, grave.policy) == (None, 1, "all")
+    dead_letters = orders.declare("dead_letters")
+    put(orders, "all", "*", dead_letter_queue="dead_letters", lease_ms=1)
+    assert orders.queue.settings.dead_letter_queue == "dead_letters"
+    assert (dead_letters.settings.dead_letter_queue, dead_letters.settings.lease_ms, dead_letters.policy) == (
+        None,
+        1,
+        "all",
+    )
 
 
 def test_queues_declared_alike_share_one_settings_object(orders: Bench) -> None:
@@ -225,9 +229,9 @@ def test_what_goes_with_some_queues_only_may_be_named(orders: Bench) -> None:
 @pytest.mark.parametrize("target", ["dead_letter_queue", "dead_letter_exchange"])
 def test_a_dead_letter_target_is_used_though_the_queue_was_declared_to_drop(orders: Bench, target: str) -> None:
     orders.declare("dropping", QueueSettings(dead_letter=DeadLetterMode.DROP))
-    put(orders, "dead", "drop*", **{target: "grave"})
+    put(orders, "dead", "drop*", **{target: "dead_letters"})
     assert orders.find("dropping").settings.dead_letter is DeadLetterMode.MOVE_OR_DROP
-    put(orders, "dead", "drop*", **{target: "grave", "dead_letter": "park"})
+    put(orders, "dead", "drop*", **{target: "dead_letters", "dead_letter": "park"})
     assert orders.find("dropping").settings.dead_letter is DeadLetterMode.PARK
 
 

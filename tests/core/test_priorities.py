@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from smista.core.errors import InvalidPriority
 from smista.core.settings import PriorityPolicy, QueueSettings
+from smista.errors import InvalidPriority
 from tests.core.bench import Bench
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from smista.core.errors import StaleReceipt
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
+from smista.errors import StaleReceipt
 from tests.core import invariants
 from tests.core.bench import LEASE_MS, Bench
 from tests.core.exchanges.work import lines_run

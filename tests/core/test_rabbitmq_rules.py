@@ -7,12 +7,11 @@ import pytest
 from smista.core import fan_out, publishing
 from smista.core.declaring import bind, declare_exchange
 from smista.core.entering import Placed
-from smista.core.errors import InvalidSettings, QueueFull
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Publication, Reason
 from smista.core.queue import Queue
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
-from smista.errors import BrokerError
+from smista.errors import BrokerError, InvalidSettings, QueueFull
 from tests.core import invariants
 from tests.core.bench import HOUR_MS, Bench, bodies
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from smista.core.errors import InvalidArgument
 from smista.core.message import Envelope, Publication
 from smista.core.retry import backoff_ms
 from smista.core.settings import Backoff, QueueSettings
+from smista.errors import InvalidArgument
 from tests.core.bench import LEASE_MS, Bench
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import pytest
 
 from smista.core.declaring import bind, declare_exchange
-from smista.core.errors import QueueFull, StaleReceipt
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.fan_out import publish_to_exchange
 from smista.core.message import Envelope, Publication
 from smista.core.settings import QueueSettings
+from smista.errors import QueueFull, StaleReceipt
 from tests.core.bench import LEASE_MS, START_MS, Bench, bodies
 from tests.core.exchanges.work import lines_run
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from smista.core.errors import QueueFull
 from smista.core.message import Reason
 from smista.core.settings import QueueSettings
 from smista.core.waiting import WaitingLine
+from smista.errors import QueueFull
 from tests.core import invariants
 from tests.core.bench import LEASE_MS, Bench, Delivery
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from smista.core.due import run_due
-from smista.core.errors import QueueFull
 from smista.core.fan_out import publish_to_queues
 from smista.core.journal import Journal
 from smista.core.message import Message, Publication, Reason
@@ -15,6 +14,7 @@ from smista.core.publishing import publish
 from smista.core.queue import Queue
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from smista.core.trimming import TRIMMED_AT_ONCE, keep_limits
+from smista.errors import QueueFull
 from tests.core import invariants
 from tests.core.bench import Bench
 
@@ -57,10 +57,10 @@ def test_a_command_neither_serves_nor_drops() -> None:
     bench.queue.is_watched = True
     publish(bench.state, bench.queue, [Publication(b"%d" % number) for number in range(5)], now_ms=bench.now_ms)
     assert bench.counts() == (5, 0, 0, 0)
-    assert list(bench.state.crowded) == [bench.queue]
+    assert list(bench.state.over_limit) == [bench.queue]
     bench.keep_limits()
     assert bench.peek() == [b"3", b"4"]
-    assert not bench.state.crowded
+    assert not bench.state.over_limit
     invariants.check(bench.state)
 
 
@@ -99,12 +99,12 @@ def test_a_limit_that_was_lowered_is_reached_in_steps() -> None:
     bench = Bench(QueueSettings(limit_ready_only=True, max_depth=100_000, overflow=Overflow.DROP_OLDEST))
     bench.publish_all([Publication(b"x")] * 2000)
     bench.alter(DROPS)
-    assert list(bench.state.crowded) == [bench.queue], "also without another publish"
+    assert list(bench.state.over_limit) == [bench.queue], "also without another publish"
     publish(bench.state, bench.queue, [Publication(b"last")], now_ms=bench.now_ms)
     keep_limits(bench.state, serve=no_one, now_ms=bench.now_ms)
     left = bench.queue.depth
     assert 2001 - (TRIMMED_AT_ONCE + 2 * 2) <= left < 2001
-    assert bench.state.crowded, "the rest has to be dropped too"
+    assert bench.state.over_limit, "the rest has to be dropped too"
     bench.keep_limits()
     assert bench.queue.depth == 2
 

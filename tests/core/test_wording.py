@@ -1,4 +1,4 @@
-"""What is wrong with a value is said in ordinary words: the field, and what to give."""
+"""What is wrong with a value is explained in ordinary words: the field, and what to give."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from smista.core.errors import InvalidExchange, InvalidSettings
 from smista.core.exchanges import ExchangeSettings
 from smista.core.policies import Policy
 from smista.core.settings import QueueSettings, check_settings
-from smista.core.wording import explained
+from smista.errors import InvalidExchange, InvalidSettings
+from smista.wording import explained
 from tests.core.bench import Bench
 
 
@@ -79,8 +79,8 @@ def test_a_value_that_does_not_fit_is_told_with_its_cure(value: object, sentence
 def test_it_is_said_where_a_field_stands() -> None:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert({"number": "x"}, Thing)
-    said = explained(raised.value, place="payload", where=" in the query")
-    assert said == "`number` in the query is text; give a whole number, or null."
+    text = explained(raised.value, place="payload", where=" in the query")
+    assert text == "`number` in the query is text; give a whole number, or null."
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert([], Thing)
     assert explained(raised.value, place="payload") == "`payload` is a list; give an object."

@@ -23,13 +23,14 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage, AbstractRobustConnection
 
-from tests.crash.door_ledger import body_of, digest_of, name_in
+from tests.crash.protocol_ledger import body_of, digest_of, name_in
 from tests.protocols.amqp.peer import Basic, Channel, Closed, Peer
 from tests.waiting import PATIENCE_S
 
@@ -154,6 +155,7 @@ class RawCrew:
         self.is_publishing = True
         self._random = random.Random(seed)
         self._faults: list[BaseException] = []
+        self._peers: set[Peer] = set()
         works = [lambda number=number: self._publish(number) for number in range(2)]
         works += [lambda queue=queue: self._consume(queue) for queue in QUEUES]
         self._threads = [threading.Thread(target=self._again_and_again, args=(work,)) for work in works]
@@ -164,9 +166,24 @@ class RawCrew:
 
     def stop(self) -> None:
         self._is_stopping = True
+        for peer in list(self._peers):
+            # Consumers wait for a message that nobody publishes any more.
+            peer.hang_up()
         for thread in self._threads:
             thread.join(PATIENCE_S)
+            assert not thread.is_alive()
         assert not self._faults
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[Peer]:
+        with Peer(self._address) as peer:
+            self._peers.add(peer)
+            try:
+                if self._is_stopping:
+                    raise Closed("it was not known yet when the others were hung up on")
+                yield peer
+            finally:
+                self._peers.discard(peer)
 
     def _again_and_again(self, work: object) -> None:
         assert callable(work)
@@ -180,7 +197,7 @@ class RawCrew:
                 raise
 
     def _publish(self, number: int) -> None:
-        with Peer(self._address) as peer:
+        with self._connected() as peer:
             channel = peer.channel()
             channel.confirm()
             names: dict[int, str] = {}
@@ -205,7 +222,7 @@ class RawCrew:
             self._ledger.confirmed(names.pop(each))
 
     def _consume(self, queue: str) -> None:
-        with Peer(self._address) as peer:
+        with self._connected() as peer:
             channel, ledger = peer.channel(), self._ledger
             channel.confirm()
             channel.qos(100)

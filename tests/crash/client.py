@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from smista.core.browsing import Wanted
 from smista.core.exchanges import Binding, ExchangeSettings
 from smista.core.exchanges.exchange import ExchangeKind
 from smista.core.message import Envelope, Publication, Receipt
@@ -59,10 +60,10 @@ class Client:
 
     async def set_up(self) -> None:
         for queue, settings in QUEUES.items():
-            await self.broker.declare_queue(queue, settings)
-        await self.broker.declare_exchange(EXCHANGE, ExchangeSettings(ExchangeKind.FANOUT))
+            await self.broker.declaring.declare_queue(queue, settings)
+        await self.broker.declaring.declare_exchange(EXCHANGE, ExchangeSettings(ExchangeKind.FANOUT))
         for queue in FANNED:
-            await self.broker.bind(Binding.to_queue(EXCHANGE, queue))
+            await self.broker.declaring.bind(Binding.to_queue(EXCHANGE, queue))
 
     async def note_recovered(self) -> None:
         self.ledger.note(Opened())
@@ -106,7 +107,7 @@ class Client:
         try:
             results = [
                 "refused" if isinstance(one, BrokerError) else "duplicate" if one.is_duplicate else "confirmed"
-                for one in await self.broker.publish(queue, publications)
+                for one in await self.broker.publishing.publish(queue, publications)
             ]
         except BrokerError as error:
             results = [_result_of(error)] * count
@@ -119,7 +120,7 @@ class Client:
         body = body_of(name, body_bytes)
         self.ledger.note(Publish(id=name, queues=FANNED, digest=digest_of(body)))
         try:
-            placed: Sequence[Published] = await self.broker.publish_to_exchange(EXCHANGE, Publication(body))
+            placed: Sequence[Published] = await self.broker.publishing.publish_to_exchange(EXCHANGE, Publication(body))
             result = "confirmed" if len(placed) == len(FANNED) else "partial"
         except BrokerError as error:
             result = _result_of(error)
@@ -129,7 +130,7 @@ class Client:
     # -- consuming ----------------------------------------------------------------------------------------------------
 
     async def receive(self, queue: str, limit: int = 1, *, wait_ms: int = 0) -> list[Delivery]:
-        deliveries = await self.broker.receive(queue, limit, wait_ms=wait_ms)
+        deliveries = await self.broker.receiving.receive(queue, limit, wait_ms=wait_ms)
         for delivery in deliveries:
             self.ledger.note(
                 Delivered(
@@ -145,7 +146,7 @@ class Client:
 
     async def acknowledge(self, queue: str, deliveries: Sequence[Delivery], *, is_stale: bool = False) -> list[str]:
         async def ask(receipts: list[Receipt]) -> list[str]:
-            return ["refused" if one else "confirmed" for one in await self.broker.acknowledge(receipts)]
+            return ["refused" if one else "confirmed" for one in await self.broker.settling.acknowledge(receipts)]
 
         return await self._settle("acknowledge", queue, deliveries, ask, is_stale=is_stale)
 
@@ -154,21 +155,21 @@ class Client:
 
         async def ask(receipts: list[Receipt]) -> list[str]:
             is_fragile = QUEUES[queue].max_retries == 0
-            results = await self.broker.nack(receipts, requeue=is_fragile, error="a planted failure")
+            results = await self.broker.settling.nack(receipts, requeue=is_fragile, error="a planted failure")
             return ["confirmed" if one is False else "refused" for one in results]
 
         return await self._settle("bury", queue, deliveries, ask)
 
     async def retry(self, queue: str, deliveries: Sequence[Delivery], *, delay_ms: int = 0) -> list[str]:
         async def ask(receipts: list[Receipt]) -> list[str]:
-            results = await self.broker.nack(receipts, delay_ms=delay_ms, error="once more")
+            results = await self.broker.settling.nack(receipts, delay_ms=delay_ms, error="once more")
             return ["confirmed" if one is True else "refused" for one in results]
 
         return await self._settle("retry", queue, deliveries, ask)
 
     async def release(self, queue: str, deliveries: Sequence[Delivery]) -> list[str]:
         async def ask(receipts: list[Receipt]) -> list[str]:
-            return ["refused" if one else "confirmed" for one in await self.broker.release(receipts)]
+            return ["refused" if one else "confirmed" for one in await self.broker.settling.release(receipts)]
 
         return await self._settle("release", queue, deliveries, ask)
 
@@ -203,8 +204,8 @@ class Client:
 
     # -- whole queues -------------------------------------------------------------------------------------------------
 
-    async def redrive(self, queue: str) -> str:
-        return await self._sweep("redrive", queue)
+    async def redrive(self, queue: str, *, by_job: bool = False) -> str:
+        return await self._sweep("redrive", queue, by_job=by_job)
 
     async def purge(self, queue: str) -> str:
         return await self._sweep("purge", queue)
@@ -212,16 +213,18 @@ class Client:
     async def delete(self, queue: str) -> str:
         return await self._sweep("delete", queue)
 
-    async def _sweep(self, action: str, queue: str) -> str:
+    async def _sweep(self, action: str, queue: str, *, by_job: bool = False) -> str:
         id_ = f"{self._name}{next(self._numbers)}"
         self.ledger.note(Sweep(id=id_, action=action, queue=queue))
         try:
             if action == "purge":
-                await self.broker.purge(queue)
+                await self.broker.declaring.purge(queue)
             elif action == "delete":
-                await self.broker.delete_queue(queue)
+                await self.broker.declaring.delete_queue(queue)
+            elif by_job:
+                await self.broker.jobs.run([(f"{queue}_dlq", Wanted())])
             else:
-                await self.broker.redrive(f"{queue}_dlq")
+                await self.broker.redriving.redrive(f"{queue}_dlq")
             result = "confirmed"
         except BrokerError as error:
             result = _result_of(error)
@@ -230,7 +233,9 @@ class Client:
 
     async def drain(self) -> None:
         """Receive and acknowledge everything; what is leased or scheduled is waited for."""
-        while waiting := [queue for queue in self.broker.queue_names() if self.broker.stats(queue).depth]:
+        while waiting := [
+            queue for queue in self.broker.catalog.queue_names() if self.broker.statistics.stats(queue).depth
+        ]:
             for queue in waiting:
                 deliveries = await self.receive(queue, 100, wait_ms=20)
                 await self.acknowledge(queue, deliveries)

@@ -170,10 +170,10 @@ def digest_of(body: bytes) -> str:
 async def contents(broker: Broker) -> Recovered:
     """Everything a broker holds, as an event for the ledger."""
     found: list[Found] = []
-    for queue in broker.queue_names():
+    for queue in broker.catalog.queue_names():
         after: int | None = 0
         while after is not None:
-            page = await broker.browse(queue, after=after, limit=1000)
+            page = await broker.browsing.browse(queue, after=after, limit=1000)
             after = page.after
             for message in page.messages:
                 if not isinstance(message.body, bytes):

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.crash.amqp_crew import CREWS, AioPikaCrew, AmqpLedger, RawCrew, set_up
-from tests.crash.door_ledger import body_of
+from tests.crash.protocol_ledger import body_of
 from tests.server_process import ServerProcess
 from tests.waiting import eventually
 
-KILLS = {"raw": 170, "aio-pika": 80} if os.environ.get("SMISTA_LONG") else {"raw": 10, "aio-pika": 6}
+KILLS = {"raw": 170, "aio-pika": 80} if os.environ.get("SMISTA_LONG") else {"raw": 4, "aio-pika": 3}
 
 
 @contextmanager

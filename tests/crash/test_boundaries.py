@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
+from smista import records
 from smista.engine import Broker
-from smista.log import records
 from smista.log.memory import MemoryLog
-from smista.log.records import Kind
+from smista.records import Kind
+from smista.records.frames import framed
 from tests.crash.client import FANNED, Client
 from tests.crash.ledger import Ledger, Recovered, contents, family_of
 from tests.crash.workload import ROOMY
@@ -34,6 +35,11 @@ async def redrive(client: Client) -> None:
     await client.redrive("fragile")
 
 
+async def redrive_by_a_job(client: Client) -> None:
+    await dead_letter(client)
+    await client.redrive("fragile", by_job=True)
+
+
 async def fan_out(client: Client) -> None:
     for _ in range(3):
         await client.fan_out()
@@ -45,6 +51,7 @@ Operation = Callable[[Client], Awaitable[None]]
 OPERATIONS: dict[Operation, tuple[Kind, int]] = {
     dead_letter: (Kind.MOVED, 2),
     redrive: (Kind.MOVED, 2 + 2 + 1 + 1),
+    redrive_by_a_job: (Kind.JOB_ADVANCED, 2),
     fan_out: (Kind.FANNED_OUT, 3),
 }
 
@@ -63,15 +70,15 @@ def cuts(blocks: Blocks) -> Iterator[tuple[Blocks, set[tuple[int, int]]]]:
     """The log up to every record, and which messages had entered which queues by then, as (sequence, queue)."""
     entered: set[tuple[int, int]] = set()
     for number, block in enumerate(blocks):
-        kept = block[: records.HEADER_BYTES]
-        for record in records.records(block):
-            kept += records.record(record.kind, bytes(record.data))
+        kept = block[: records.blocks.HEAD.size]
+        for record in records.blocks.records(block):
+            kept += framed(record.kind, bytes(record.data))
             if record.kind is Kind.ENQUEUED:
-                entered |= {(entry.sequence, entry.queue) for entry in records.enqueued(record.data)}
+                entered |= {(entry.sequence, entry.queue) for entry in records.enqueued.decode(record.data)}
             elif record.kind is Kind.FANNED_OUT:
-                entered |= {(entry.sequence, entry.queue) for entry in records.read_fanned_out(record.data)}
+                entered |= {(entry.sequence, entry.queue) for entry in records.fanned_out.decode(record.data)}
             elif record.kind is Kind.ACKNOWLEDGED:
-                queue, _, sequences = records.read_sequences(record.data)
+                queue, _, sequences = records.acknowledged.decode(record.data)
                 entered -= {(sequence, queue) for sequence in sequences}
             yield [*blocks[:number], kept], set(entered)
 
@@ -113,7 +120,7 @@ async def test_a_log_that_ends_after_any_record_is_whole(operation: Operation) -
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_each_step_is_one_record(operation: Operation) -> None:
-    kinds = [record.kind for block in await blocks_of(operation) for record in records.records(block)]
+    kinds = [record.kind for block in await blocks_of(operation) for record in records.blocks.records(block)]
     kind, count = OPERATIONS[operation]
     assert kinds.count(kind) == count
 

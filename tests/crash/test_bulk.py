@@ -25,7 +25,7 @@ from tests.protocols.http.caller import Answer, Caller
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S, eventually
 
-KILLS = 60 if os.environ.get("SMISTA_LONG") else 6
+KILLS = 60 if os.environ.get("SMISTA_LONG") else 4
 QUEUE = "work"
 PARTITIONS = 3
 ROWS = 1_500

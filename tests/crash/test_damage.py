@@ -74,7 +74,7 @@ async def inspect(directory: Path, events: list[Event]) -> str:
         async with broker:
             client = Client(broker, ledger, 7)
             ledger.note(await contents(broker))
-            for queue in broker.queue_names():
+            for queue in broker.catalog.queue_names():
                 await client.acknowledge(queue, await client.receive(queue, 8))
     except LogError as error:
         return error.code
@@ -154,3 +154,25 @@ async def test_a_damaged_block_costs_only_what_is_in_it(tmp_path: Path) -> None:
         seen = await contents(broker)
     assert len(damages) == 1
     assert [one.message for one in seen.found] == [f"1.{number}" for number in range(1, 21) if number != 7]
+
+
+async def test_what_is_confirmed_after_the_end_of_the_log_was_lost_is_there_without_the_setting(tmp_path: Path) -> None:
+    async with await Broker.open(SqliteLog.open(tmp_path / "run", reserve_bytes=0), ROOMY) as broker:
+        client = Client(broker, Ledger())
+        await client.set_up()
+        await client.publish("work", body_bytes=3_000)
+        files = take(tmp_path / "run")
+    directory = put(files, tmp_path / "d")
+    truncate(directory / "log.db-wal", len(files["log.db-wal"]) - 100)
+    with pytest.raises(LogDamaged):
+        await Broker.open(SqliteLog.open(directory, reserve_bytes=0), ROOMY)
+    damages: list[LogDamaged] = []
+    log = SqliteLog.open(directory, reserve_bytes=0, may_lack_end=True)
+    async with await Broker.open(log, ROOMY, on_damage=damages.append) as broker:
+        await Client(broker, Ledger(), 7).publish("work", body_bytes=3_000)
+    assert len(damages) == 1
+    for _ in range(2):
+        async with await Broker.open(SqliteLog.open(directory, reserve_bytes=0), ROOMY) as broker:
+            seen = await contents(broker)
+            assert broker.statistics.recovered.damaged_blocks == 1
+        assert [one.message for one in seen.found] == ["7.1"]

@@ -43,7 +43,7 @@ async def fail_at(directory: Path, kind: str, number: int) -> tuple[bool, Checke
         has_failed = broker.failure is not None
         if has_failed:
             with pytest.raises(BrokerStopped):
-                await broker.publish("work", [Publication(b"")])
+                await broker.publishing.publish("work", [Publication(b"")])
         try:
             await broker.close()
         except LogError:
@@ -82,27 +82,31 @@ async def test_nothing_is_confirmed_after_an_error_and_nothing_lost(
 async def test_whoever_waits_is_told_unknown_and_whoever_comes_later_that_it_stopped(tmp_path: Path) -> None:
     with failing_disk() as disk:
         broker = await Broker.open(SqliteLog.open(tmp_path, vfs=disk.vfs, reserve_bytes=0), ROOMY)
-        await broker.declare_queue("work")
-        await broker.declare_queue("empty")
-        [kept] = await broker.publish("work", [Publication(b"kept")])
+        await broker.declaring.declare_queue("work")
+        await broker.declaring.declare_queue("empty")
+        [kept] = await broker.publishing.publish("work", [Publication(b"kept")])
         assert not isinstance(kept, BrokerError)
-        poll = asyncio.create_task(broker.receive("empty", wait_ms=20_000))
+        poll = asyncio.create_task(broker.receiving.receive("empty", wait_ms=20_000))
         await asyncio.sleep(0)
         disk.fail_sync()
-        publishes = [broker.publish("work", [Publication(b"x")]) for _ in range(20)]
+        publishes = [broker.publishing.publish("work", [Publication(b"x")]) for _ in range(20)]
         results = await asyncio.gather(*publishes, return_exceptions=True)
         assert {type(result) for result in results} == {OutcomeUnknown}
         assert broker.failure is not None
         with pytest.raises(BrokerStopped):
             await poll
-        for call in (broker.publish("work", [Publication(b"y")]), broker.receive("work"), broker.acknowledge([])):
+        for call in (
+            broker.publishing.publish("work", [Publication(b"y")]),
+            broker.receiving.receive("work"),
+            broker.settling.acknowledge([]),
+        ):
             with pytest.raises(BrokerStopped):
                 await call
         with pytest.raises(OutcomeUnknown):
             await broker.durable()
         await broker.close()
     async with await Broker.open(SqliteLog.open(tmp_path, reserve_bytes=0), ROOMY) as again:
-        [first] = await again.receive("work")
+        [first] = await again.receiving.receive("work")
         assert (first.body, first.id) == (b"kept", kept.id)
 
 
@@ -153,15 +157,15 @@ async def test_a_full_disk_refuses_publishes_while_consuming_goes_on(tmp_path: P
             for cycle in range(3):
                 while "refused" not in await client.publish("work", 5, body_bytes=10_000):
                     pass
-                assert isinstance(broker.refusal, LowDisk)
+                assert isinstance(broker.intake.refusal, LowDisk)
                 with pytest.raises(LowDisk):
-                    broker.publish_now("work", [Publication(b"refused")])
+                    broker.publishing.publish_now("work", [Publication(b"refused")])
                 for _ in range(40):
                     deliveries = await client.receive("work", 2)
                     assert await client.acknowledge("work", deliveries) == ["confirmed"] * len(deliveries)
                 assert broker.failure is None
                 small.set_capacity((16 + 8 * cycle) * MIB)
-                await until(lambda: broker.refusal is None)
+                await until(lambda: broker.intake.refusal is None)
                 assert await client.publish("work", 3) == ["confirmed"] * 3
             await broker.close()
     async with await Broker.open(SqliteLog.open(directory, reserve_bytes=0), ROOMY) as again:

@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE_S, eventually
 ROOT = Path(__file__).parents[2]
 WORK_BYTES = 150_000
 """How much a life notes in the ledger at most, about: what a machine with nothing else to do takes 0.3 s for."""
-KILLS = 250 if os.environ.get("SMISTA_LONG") else 8
+KILLS = 250 if os.environ.get("SMISTA_LONG") else 3
 
 
 def start(directory: Path, ledger: Path, session: int, *arguments: str) -> subprocess.Popen[bytes]:

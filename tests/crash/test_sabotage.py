@@ -12,9 +12,9 @@ from smista.core import dead_letters, settling
 from smista.core.message import Fate, Message, Receipt
 from smista.core.queue import Queue
 from smista.core.state import BrokerState
-from smista.engine import Broker, recovery
+from smista.engine import Broker, fold
 from smista.engine.commit import Committer
-from smista.engine.recorder import Recorder
+from smista.engine.journal import EngineJournal
 from smista.log import SqliteLog, sqlite_file, sqlite_reader
 from smista.log.errors import LogFailed
 from smista.log.memory import MemoryLog
@@ -106,7 +106,7 @@ def sabotage_moves(monkeypatch: pytest.MonkeyPatch, *, leaves_source: bool, ente
         if enters_target:
             target.insert(copy, fate.at_ms)
 
-    monkeypatch.setattr(recovery, "apply_moved", halfway)
+    monkeypatch.setattr(fold, "apply_moved", halfway)
 
 
 @pytest.mark.parametrize(
@@ -141,16 +141,16 @@ async def test_a_message_inserted_twice_on_a_move_is_found_out(monkeypatch: pyte
         )
         target.insert(other, fate.at_ms)
 
-    monkeypatch.setattr(recovery, "apply_moved", twice)
+    monkeypatch.setattr(fold, "apply_moved", twice)
     assert "doubled" in await kinds_after_work()
 
 
 async def test_a_fan_out_in_several_records_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def one_by_one(self: Recorder, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:
+    def one_by_one(self: EngineJournal, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:
         for queue, message in placed:
             self.enqueued(queue, (message,), at_ms)
 
-    monkeypatch.setattr(Recorder, "fanned_out", one_by_one)
+    monkeypatch.setattr(EngineJournal, "fanned_out", one_by_one)
     _, wrong = await test_boundaries.faults(test_boundaries.fan_out)
     assert any("partial" in fault for fault in wrong)
 

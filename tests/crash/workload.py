@@ -7,6 +7,8 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from smista.engine import Broker, BrokerSettings
 from smista.engine.clock import Clock
 from smista.errors import BrokerError
@@ -24,6 +26,8 @@ SMALL = BrokerSettings(
     disk_free_bytes_min=0,
 )
 """So small that bodies are paged out and blocks reclaimed all the time."""
+KEEPING = msgspec.structs.replace(SMALL, log_retention_ms=3_600_000, log_retention_bytes=1 << 30)
+"""So too, but for readers of the log all blocks are kept."""
 
 
 ROOMY = BrokerSettings(disk_free_bytes_min=0)
@@ -44,8 +48,7 @@ class MovedClock(Clock):
     def move(self, broker: Broker, ms: int) -> None:
         """Under a broker that runs: whatever is due by then happens from now on, and not before."""
         self._ahead_ms += ms
-        if broker._timer is not None:
-            broker._arm(broker._timer_at_ms)
+        broker._running.deadlines.look_again()
 
     def _moved_ms(self) -> int:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + self._ahead_ms
@@ -81,9 +84,9 @@ class Clients:
         client, draw = self._client, self._random
         queue = draw.choice(("work", "fragile", "later", "line", "fan"))
         if queue == "fan":
-            if self._broker.stats("a").depth < self._backlog:
+            if self._broker.statistics.stats("a").depth < self._backlog:
                 await client.fan_out(body_bytes=draw.choice((50, 300, 2_000)))
-        elif self._broker.stats(queue).depth >= self._backlog:
+        elif self._broker.statistics.stats(queue).depth >= self._backlog:
             await asyncio.sleep(0)
         elif queue == "later":
             await client.publish(
@@ -127,7 +130,7 @@ class Clients:
                 await client.purge("scrap")
             case 2:
                 queue = f"temporary-{self._seed}-{number}"
-                await self._broker.declare_queue(queue, PLAIN)
+                await self._broker.declaring.declare_queue(queue, PLAIN)
                 await client.publish(queue, 2)
                 if draw.random() < 0.7:
                     await client.delete(queue)

@@ -28,7 +28,7 @@ LONGEST_WAIT_MS = 20_000
 
 
 class KeptLog(MemoryLog):
-    """Goes on after it was closed, as a file does; can be told to block, to fail and to be full."""
+    """Goes on after it was closed and counts as no memory, as a file; a test can have it block, fail and be full."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class KeptLog(MemoryLog):
         self.begun_count += 1
         assert self.gate.wait(PATIENCE_S), "the gate was never opened"
         if self.is_failing:
-            raise LogFailed("memory", why="told to fail")
+            raise LogFailed("memory", why="it has to fail")
         if self.is_full:
             raise LogFull("memory")
         super().append(position, data)
@@ -53,6 +53,10 @@ class KeptLog(MemoryLog):
     async def held_up(self) -> None:
         """Until a block is at the closed gate."""
         await until(lambda: self.begun_count > self.append_count)
+
+    @property
+    def memory_bytes(self) -> int:
+        return 0
 
     def free_bytes(self) -> int | None:
         return self.free
@@ -106,8 +110,7 @@ class Bench:
     def pass_time(self, ms: int) -> None:
         """Let the broker's clock go that much further than time does, also from one broker to the next."""
         self._passed_ms += ms
-        if self.broker._timer is not None:
-            self.broker._arm(self.broker._timer_at_ms)
+        self.broker._running.deadlines.look_again()
 
     def _clock(self) -> Clock:
         return Clock(
@@ -121,12 +124,12 @@ class Bench:
         return await self.open()
 
     async def declare(self, name: str = "orders", settings: QueueSettings | None = None) -> None:
-        await self.broker.declare_queue(name, settings or QueueSettings())
+        await self.broker.declaring.declare_queue(name, settings or QueueSettings())
 
     async def fanout(self, name: str, *queues: str) -> None:
-        await self.broker.declare_exchange(name, ExchangeSettings(ExchangeKind.FANOUT))
+        await self.broker.declaring.declare_exchange(name, ExchangeSettings(ExchangeKind.FANOUT))
         for queue in queues:
-            await self.broker.bind(Binding.to_queue(name, queue))
+            await self.broker.declaring.bind(Binding.to_queue(name, queue))
 
     async def publish(
         self,
@@ -137,7 +140,7 @@ class Bench:
         delay_ms: int | None = None,
     ) -> list[Published]:
         publications = [Publication(body, envelope or Envelope(), priority, delay_ms) for body in bodies]
-        return [stored(result) for result in await self.broker.publish(queue, publications)]
+        return [stored(result) for result in await self.broker.publishing.publish(queue, publications)]
 
     async def publish_one_by_one(self, *bodies: bytes, queue: str = "orders") -> None:
         """Each in a block of its own."""
@@ -145,28 +148,30 @@ class Bench:
             await self.publish(body, queue=queue)
 
     async def receive_one(self, queue: str = "orders", *, wait_ms: int = 0, lease_ms: int | None = None) -> Delivery:
-        [delivery] = await self.broker.receive(queue, wait_ms=wait_ms, lease_ms=lease_ms)
+        [delivery] = await self.broker.receiving.receive(queue, wait_ms=wait_ms, lease_ms=lease_ms)
         return delivery
 
     async def bodies(self, limit: int = 1000, queue: str = "orders") -> list[bytes]:
-        return [delivery.body for delivery in await self.broker.receive(queue, limit)]
+        return [delivery.body for delivery in await self.broker.receiving.receive(queue, limit)]
 
     async def acknowledge(self, *deliveries: Delivery) -> None:
-        outcomes = await self.broker.acknowledge([delivery.receipt for delivery in deliveries])
+        outcomes = await self.broker.settling.acknowledge([delivery.receipt for delivery in deliveries])
         assert outcomes == [None] * len(deliveries)
 
     async def reject(self, *deliveries: Delivery, error: str = "") -> None:
-        results = await self.broker.nack([delivery.receipt for delivery in deliveries], requeue=False, error=error)
+        results = await self.broker.settling.nack(
+            [delivery.receipt for delivery in deliveries], requeue=False, error=error
+        )
         assert results == [False] * len(deliveries)
 
     def counts(self, queue: str = "orders") -> tuple[int, int, int, int]:
         """Ready, scheduled, in flight, dead."""
-        stats = self.broker.stats(queue)
+        stats = self.broker.statistics.stats(queue)
         return stats.ready, stats.scheduled, stats.in_flight, stats.dead
 
 
 class Consumer:
-    """What a subscription was told, in order."""
+    """What a subscription was called with, in order."""
 
     def __init__(self) -> None:
         self.batches: list[list[Delivery]] = []

@@ -14,7 +14,7 @@ from smista.core.staging import Commit, Load, Part, Row
 from smista.engine import Broker, BrokerSettings, reclaim
 from smista.engine import publishing as publishing_module
 from smista.engine import staging as staging_module
-from smista.engine.running import STEP_BYTES_MAX
+from smista.engine.slices import STEP_BYTES_MAX
 from smista.log.errors import LogDropped
 from tests.engine.bench import Bench, MemoryPlace, turns, until
 
@@ -67,10 +67,10 @@ def largest(place: MemoryPlace) -> int:
 
 
 async def fan(bench: Bench, *queues: str) -> None:
-    await bench.broker.declare_exchange("fan", ExchangeSettings(ExchangeKind.FANOUT))
+    await bench.broker.declaring.declare_exchange("fan", ExchangeSettings(ExchangeKind.FANOUT))
     for queue in queues:
         await bench.declare(queue)
-        await bench.broker.bind(Binding.to_queue("fan", queue))
+        await bench.broker.declaring.bind(Binding.to_queue("fan", queue))
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -80,7 +80,7 @@ async def test_a_batch(kept: Kept, batch_id: str | None) -> None:
     await kept[0].declare()
     batch = [Publication(b"%d" % number + BODY) for number in range(COUNT)]
     for _ in range(2):
-        results = await broker.publish("orders", batch, batch_id=batch_id)
+        results = await broker.publishing.publish("orders", batch, batch_id=batch_id)
     assert len(results) == COUNT
     assert kept[0].counts()[0] == (2 * COUNT if batch_id is None else COUNT)
     assert largest(kept[1]) <= BOUND
@@ -92,7 +92,7 @@ async def test_bodies_published_alike(kept: Kept) -> None:
     await kept[0].declare("orders", QueueSettings(body_bytes_max=len(BODY)))
     bodies = [BODY] * COUNT
     bodies[7] = bodies[40] = BODY + b"too large"
-    refused = broker.publish_alike_now("orders", bodies, Publication(BODY))
+    refused = broker.publishing.publish_alike_now("orders", bodies, Publication(BODY))
     assert [place for place, _ in refused] == [7, 40]
     await broker.durable()
     assert kept[0].counts()[0] == COUNT - 2
@@ -115,8 +115,8 @@ async def test_a_staged_batch(kept: Kept, exchange: str | None) -> None:
         rows=COUNT,
         at_ms=0,
     )
-    await broker.begin_commit(commit, {queue: Load() for queue in queues})
-    await broker.publish_staged(commit, [Row(Publication(BODY)) for _ in range(COUNT)])
+    await broker.staging.begin(commit, {queue: Load() for queue in queues})
+    await broker.staging.publish(commit, [Row(Publication(BODY)) for _ in range(COUNT)])
     await broker.durable()
     assert [kept[0].counts(queue)[0] for queue in queues] == [COUNT] * len(queues)
     assert largest(kept[1]) <= BOUND + COUNT * len(queues) * 30
@@ -139,22 +139,22 @@ async def test_copies_of_dead_letters(kept: Kept, how: str) -> None:
     for _ in range(COUNT):
         await bench.publish(BODY)
     if how == "nack":
-        await bench.reject(*await broker.receive("orders", COUNT))
+        await bench.reject(*await broker.receiving.receive("orders", COUNT))
     elif how == "vanish":
-        subscription = broker.subscribe("orders", lambda deliveries: None, prefetch=COUNT)
+        subscription = broker.subscribing.subscribe("orders", lambda deliveries: None, prefetch=COUNT)
         await until(lambda: bench.counts()[2] == COUNT)
-        broker.cancel(subscription, is_vanished=True)
+        broker.subscribing.cancel(subscription, is_vanished=True)
     elif how == "expire":
         bench.pass_time(ms=6000)
     elif how == "release":
-        deliveries = await broker.receive("orders", COUNT)
+        deliveries = await broker.receiving.receive("orders", COUNT)
         bench.pass_time(ms=6000)
-        await broker.release([delivery.receipt for delivery in deliveries])
+        await broker.settling.release([delivery.receipt for delivery in deliveries])
     else:
         limited = msgspec.structs.replace(
             settings, limit_ready_only=True, max_depth=0, overflow=Overflow.DEAD_LETTER_OLDEST
         )
-        await broker.alter_queue("orders", limited)
+        await broker.declaring.alter_queue("orders", limited)
         await bench.publish(b"last")
     await until(lambda: bench.counts("d11")[0] >= COUNT)
     await broker.durable()
@@ -170,8 +170,8 @@ async def test_relocated_messages_with_long_histories(kept: Kept) -> None:
     await bench.declare("orders", QueueSettings(max_retries=None))
     await bench.publish(*[b"x"] * COUNT)
     for _ in range(8):
-        deliveries = await bench.broker.receive("orders", COUNT)
-        await bench.broker.nack([one.receipt for one in deliveries], delay_ms=0, error="e" * 1000)
+        deliveries = await bench.broker.receiving.receive("orders", COUNT)
+        await bench.broker.settling.nack([one.receipt for one in deliveries], delay_ms=0, error="e" * 1000)
     await bench.declare("other")
     while place.log.first_position < 10:
         await bench.publish(BODY, queue="other")
@@ -194,9 +194,9 @@ async def test_relocated_copies_of_a_message_with_large_properties(kept: Kept, i
         max_retries=0, dead_letter=DeadLetterMode.MOVE, dead_letter_exchange="", dead_letter_routing_key="dead"
     )
     for queue in queues:
-        await bench.broker.alter_queue(queue, settings)
+        await bench.broker.declaring.alter_queue(queue, settings)
     properties = bytes([1]) * 100_000
-    await bench.broker.publish_to_exchange("fan", Publication(BODY, Envelope(properties)))
+    await bench.broker.publishing.publish_to_exchange("fan", Publication(BODY, Envelope(properties)))
     if is_dead:
         for queue in queues:
             await bench.reject(await bench.receive_one(queue))
@@ -206,7 +206,7 @@ async def test_relocated_copies_of_a_message_with_large_properties(kept: Kept, i
     await bench.restart()
     assert bench.broker._keeper.held().total < 3 * len(properties)
     assert sum(bench.counts(queue)[0] for queue in (*queues, "dead")) == len(queues)
-    [found] = await bench.broker.receive("dead" if is_dead else "q39")
+    [found] = await bench.broker.receiving.receive("dead" if is_dead else "q39")
     assert (found.body, found.envelope.properties) == (BODY, properties)
 
 
@@ -220,8 +220,8 @@ async def test_copies_of_a_dead_letter_with_a_long_history(kept: Kept) -> None:
     await bench.declare("orders", settings)
     await bench.publish(BODY)
     for _ in range(9):
-        [delivery] = await bench.broker.receive("orders")
-        await bench.broker.nack([delivery.receipt], delay_ms=0, error="e" * 1000)
+        [delivery] = await bench.broker.receiving.receive("orders")
+        await bench.broker.settling.nack([delivery.receipt], delay_ms=0, error="e" * 1000)
     await until(lambda: bench.counts("d39")[0] == 1)
     await bench.broker.durable()
     assert largest(place) <= BOUND + 10 * 1100
@@ -237,11 +237,11 @@ async def test_relocated_copies_that_failed_each_for_itself(kept: Kept, monkeypa
     await keep_little(bench)
     queues = [f"q{number}" for number in range(40)]
     await fan(bench, *queues)
-    await bench.broker.publish_to_exchange("fan", Publication(b"x"))
+    await bench.broker.publishing.publish_to_exchange("fan", Publication(b"x"))
     for queue in queues:
         for _ in range(3):
-            [delivery] = await bench.broker.receive(queue)
-            await bench.broker.nack([delivery.receipt], delay_ms=0, error="e" * 1000)
+            [delivery] = await bench.broker.receiving.receive(queue)
+            await bench.broker.settling.nack([delivery.receipt], delay_ms=0, error="e" * 1000)
     await relocate_all(bench, place)
     assert largest(place) <= BOUND + 4 * 1100
 

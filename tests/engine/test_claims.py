@@ -7,8 +7,16 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from smista.core import claims
-from smista.core.errors import (
+from smista.core import claims, receiving
+from smista.core.message import Message, Publication
+from smista.core.queue import Queue
+from smista.core.settings import QueueSettings
+from smista.engine import BrokerSettings, claiming
+from smista.engine.claim_rows import READ_AT_ONCE
+from smista.engine.claim_views import ClaimView
+from smista.engine.claiming import TAKEN_AT_ONCE
+from smista.errors import (
+    BrokerError,
     ClaimBroken,
     ClaimExpired,
     ClaimNotFound,
@@ -17,11 +25,6 @@ from smista.core.errors import (
     InvalidName,
     QueueNotFound,
 )
-from smista.core.message import Publication
-from smista.core.settings import QueueSettings
-from smista.engine import BrokerSettings
-from smista.engine.claiming import READ_AT_ONCE, TAKEN_AT_ONCE, ClaimView
-from smista.errors import BrokerError
 from tests.engine.bench import SETTINGS, Bench, MemoryPlace, until
 
 TINY = BrokerSettings(
@@ -54,7 +57,7 @@ class Spark:
         lease_ms: int = 600_000,
         wait_ms: int = 0,
     ) -> ClaimView | None:
-        return await self.bench.broker.claim(
+        return await self.bench.broker.claiming.claim(
             "orders",
             self.consumer,
             session=self.session,
@@ -71,19 +74,19 @@ class Spark:
         return claim
 
     async def read(self, number: int, start: int = 0, end: int | None = None) -> list[bytes]:
-        batches = await self.bench.broker.read_claim(
+        batches = await self.bench.broker.claiming.read(
             "orders", self.consumer, number, start=start, end=end, session=self.session
         )
         return [body async for rows in batches for body in rows.bodies]
 
     async def acknowledge(self, up_to: int) -> tuple[int, int]:
-        return await self.bench.broker.acknowledge_claims("orders", self.consumer, up_to, session=self.session)
+        return await self.bench.broker.claiming.acknowledge("orders", self.consumer, up_to, session=self.session)
 
     async def heartbeat(self, lease_ms: int = 600_000) -> list[ClaimView]:
-        return await self.bench.broker.renew_claims("orders", self.consumer, lease_ms, session=self.session)
+        return await self.bench.broker.claiming.renew("orders", self.consumer, lease_ms, session=self.session)
 
     async def release(self, after: int = 0) -> int:
-        return await self.bench.broker.release_claims("orders", self.consumer, session=self.session, after=after)
+        return await self.bench.broker.claiming.release("orders", self.consumer, session=self.session, after=after)
 
 
 @pytest.fixture
@@ -108,7 +111,7 @@ async def test_a_claim_is_read_in_slices_any_number_of_times(orders: Bench, spar
 async def test_rows_carry_all_that_is_known(orders: Bench, spark: Spark) -> None:
     [published] = await orders.publish(b"x", priority=7)
     await spark.claim(0)
-    [rows] = [one async for one in await orders.broker.read_claim("orders", "spark", 1)]
+    [rows] = [one async for one in await orders.broker.claiming.read("orders", "spark", 1)]
     assert (rows.queue, rows.claim, rows.first, rows.numbers) == ("orders", 1, 0, [published.number])
     assert (rows.priorities, rows.delivery_counts) == ([7], [1])
     assert rows.created_at_ms == [published.created_at_ms]
@@ -152,7 +155,7 @@ async def test_an_expiry_survives_a_restart_and_so_does_what_is_left_of_it(order
         await orders.restart()
     with pytest.raises(ClaimExpired):
         await spark.acknowledge(1)
-    assert orders.broker.stats("orders").acknowledged_late_total == 10
+    assert orders.broker.statistics.stats("orders").acknowledged_late_total == 10
     assert (await spark.claim(1)).number == 2
 
 
@@ -196,7 +199,7 @@ async def test_an_empty_queue_is_waited_on(orders: Bench, spark: Spark) -> None:
     assert await spark.find(0) is None
     assert await spark.find(0, wait_ms=20) is None
     waiting = asyncio.create_task(spark.find(0, wait_ms=20_000))
-    await until(lambda: orders.broker.measures().long_poll_count == 1)
+    await until(lambda: orders.broker.statistics.measures().long_poll_count == 1)
     await spark.heartbeat()
     await orders.publish(*NUMBERS)
     claim = await waiting
@@ -213,7 +216,9 @@ async def test_impatient_clients_get_one_claim(orders: Bench, spark: Spark) -> N
     await orders.publish(*NUMBERS)
     claims = await asyncio.gather(*waiting)
     assert {claim.number for claim in claims if claim is not None} == {1}
-    assert orders.broker.stats("orders").in_flight == 4 + sum({claim.rows for claim in claims if claim is not None})
+    assert orders.broker.statistics.stats("orders").in_flight == 4 + sum(
+        {claim.rows for claim in claims if claim is not None}
+    )
 
 
 async def test_a_second_session_is_fenced_also_by_a_restart_and_takes_over_in_time(orders: Bench, spark: Spark) -> None:
@@ -236,7 +241,7 @@ async def test_a_second_session_is_fenced_also_by_a_restart_and_takes_over_in_ti
 async def test_a_purge_and_a_deletion_are_told(orders: Bench, spark: Spark) -> None:
     await orders.publish(*NUMBERS)
     await spark.claim(0, 4)
-    await orders.broker.purge("orders")
+    await orders.broker.declaring.purge("orders")
     for _ in range(2):
         with pytest.raises(ClaimBroken):
             await spark.read(1)
@@ -244,7 +249,7 @@ async def test_a_purge_and_a_deletion_are_told(orders: Bench, spark: Spark) -> N
     assert await spark.acknowledge(1) == (0, 4)
     await orders.publish(*NUMBERS)
     await spark.claim(1, 4)
-    await orders.broker.delete_queue("orders")
+    await orders.broker.declaring.delete_queue("orders")
     with pytest.raises(QueueNotFound):
         await spark.read(2)
     await orders.declare()
@@ -258,9 +263,9 @@ async def test_a_purge_and_a_deletion_are_told(orders: Bench, spark: Spark) -> N
 async def test_a_purge_while_a_claim_is_read_ends_the_reading_with_an_error(orders: Bench, spark: Spark) -> None:
     await orders.publish(*[b"x" * 5000] * 4000)
     await spark.claim(0, 4000)
-    batches = await orders.broker.read_claim("orders", "spark", 1)
+    batches = await orders.broker.claiming.read("orders", "spark", 1)
     assert len((await anext(batches)).bodies) < 4000
-    await orders.broker.purge("orders")
+    await orders.broker.declaring.purge("orders")
     with pytest.raises(ClaimBroken):
         await anext(batches)
 
@@ -268,14 +273,14 @@ async def test_a_purge_while_a_claim_is_read_ends_the_reading_with_an_error(orde
 async def test_claims_are_listed_and_counted(orders: Bench, spark: Spark) -> None:
     await orders.publish(*NUMBERS)
     await spark.claim(0, 4)
-    [claimant] = orders.broker.claims("orders")
-    assert [claimant] == orders.broker.claims("orders", "spark")
+    [claimant] = orders.broker.claiming.claimants("orders")
+    assert [claimant] == orders.broker.claiming.claimants("orders", "spark")
     assert (claimant.consumer, claimant.session, claimant.acknowledged, claimant.last) == ("spark", "one", 0, 1)
     assert [(claim.number, claim.rows) for claim in claimant.claims] == [(1, 4)]
-    stats = orders.broker.stats("orders")
+    stats = orders.broker.statistics.stats("orders")
     assert (stats.claims, stats.claimed) == (1, 4)
     with pytest.raises(ClaimNotFound):
-        orders.broker.claims("orders", "nobody")
+        orders.broker.claiming.claimants("orders", "nobody")
 
 
 @pytest.mark.parametrize(
@@ -295,18 +300,18 @@ async def test_claims_are_listed_and_counted(orders: Bench, spark: Spark) -> Non
 async def test_wrong_arguments_are_named(orders: Bench, error: type[BrokerError], wrong: dict[str, object]) -> None:
     right: dict[str, object] = {"queue": "orders", "consumer": "spark", "session": "one", "after": 0, "max_rows": 1}
     with pytest.raises(error):
-        await orders.broker.claim(**{**right, **wrong})  # type: ignore[arg-type]  # that is what is tested
+        await orders.broker.claiming.claim(**{**right, **wrong})  # type: ignore[arg-type]  # that is what is tested
 
 
 async def test_a_queue_that_is_not_durable_can_be_claimed_from_but_forgets(orders: Bench) -> None:
-    await orders.broker.delete_queue("orders")
+    await orders.broker.declaring.delete_queue("orders")
     await orders.declare("orders", QueueSettings(durable=False))
     spark = Spark(orders)
     await orders.publish(*NUMBERS)
     await spark.claim(0, 4)
     assert await spark.read(1) == NUMBERS[:4]
     await orders.restart()
-    assert orders.broker.queue_names() == []
+    assert orders.broker.catalog.queue_names() == []
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -349,7 +354,7 @@ async def most_in_a_turn(work: Awaitable[object], count: Callable[[], int]) -> i
 async def many(orders: Bench) -> Bench:
     await orders.restart(SETTINGS)
     for _ in range(20):
-        await orders.broker.publish("orders", [Publication(b"x" * 1024) for _ in range(1000)])
+        await orders.broker.publishing.publish("orders", [Publication(b"x" * 1024) for _ in range(1000)])
     return orders
 
 
@@ -358,7 +363,7 @@ async def test_the_loop_is_not_held_while_a_large_claim_is_made_read_and_settled
 
     async def read() -> None:
         nonlocal rows
-        async for batch in await many.broker.read_claim("orders", "spark", 1, session=spark.session):
+        async for batch in await many.broker.claiming.read("orders", "spark", 1, session=spark.session):
             rows += len(batch.bodies)
             await asyncio.sleep(0)
 
@@ -371,11 +376,32 @@ async def test_the_loop_is_not_held_while_a_large_claim_is_made_read_and_settled
     assert many.counts() == (0, 0, 0, 0)
 
 
+async def test_nor_while_one_with_a_limit_of_bytes_is_made_of_what_was_released(
+    many: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them came back, and lie in the line's heap."""
+    spark, looked_at = Spark(many), 0
+
+    def count(queue: Queue, limit: int) -> list[Message]:
+        nonlocal looked_at
+        found = receiving.peek(queue, limit)
+        looked_at += len(found)
+        return found
+
+    monkeypatch.setattr(claiming, "peek", count)
+    await spark.claim(0, 20_000)
+    assert await most_in_a_turn(spark.release(), lambda: many.counts()[2]) == TAKEN_AT_ONCE
+    again = asyncio.ensure_future(spark.find(0, 20_000, max_bytes=15_100 * 1024))
+    assert await most_in_a_turn(again, lambda: many.counts()[2]) == TAKEN_AT_ONCE
+    assert many.counts() == (4_900, 0, 15_100, 0)
+    assert looked_at <= 15_100 + 2 * TAKEN_AT_ONCE
+
+
 async def test_a_consumer_that_was_forgotten_stays_so(orders: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "CLAIMANTS_KEPT", 2)
     for name in ("a", "b", "c"):
-        await orders.broker.renew_claims("orders", name, 1000, session="s")
-    before = {view.consumer for view in orders.broker.claims("orders")}
+        await orders.broker.claiming.renew("orders", name, 1000, session="s")
+    before = {view.consumer for view in orders.broker.claiming.claimants("orders")}
     assert len(before) == 2
     await orders.restart()
-    assert {view.consumer for view in orders.broker.claims("orders")} == before
+    assert {view.consumer for view in orders.broker.claiming.claimants("orders")} == before

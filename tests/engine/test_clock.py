@@ -6,7 +6,8 @@ import pytest
 
 from smista.core.message import Envelope
 from smista.core.settings import QueueSettings
-from smista.engine.clock import Anchor, Clock
+from smista.engine.clock import Clock
+from smista.records.opened import Anchor
 from tests.engine.bench import Bench, MemoryPlace, until
 
 YEAR_MS = 365 * 24 * 3_600_000

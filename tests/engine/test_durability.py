@@ -13,7 +13,9 @@ import pytest
 from smista.core.message import Envelope, Publication
 from smista.core.settings import Overflow, QueueSettings
 from smista.engine import Broker, BrokerSettings
-from smista.engine.recorder import Recorder
+from smista.engine.reclaim import Reclaimer
+from smista.engine.recorder import FullBlock
+from smista.engine.settling import ACKNOWLEDGED_AT_ONCE
 from smista.errors import BrokerClosed, BrokerStopped, LowDisk, LowMemory, OutcomeUnknown
 from smista.log import MemoryLog, SqliteLog
 from smista.log.errors import LogLocked
@@ -42,7 +44,7 @@ async def test_an_acknowledgement_is_not_confirmed_before_its_block_is_synced(ke
     delivery = await bench.receive_one()
     await bench.broker.durable()
     place.log.gate.clear()
-    acknowledging = asyncio.create_task(bench.broker.acknowledge([delivery.receipt]))
+    acknowledging = asyncio.ensure_future(bench.broker.settling.acknowledge([delivery.receipt]))
     await place.log.held_up()
     await turns()
     assert not acknowledging.done()
@@ -93,7 +95,7 @@ async def test_when_durable_calls_back_once_it_is(kept: Kept) -> None:
     await bench.declare()
     outcomes: list[BaseException | None] = []
     place.log.gate.clear()
-    bench.broker.publish_now("orders", [Publication(b"x")])
+    bench.broker.publishing.publish_now("orders", [Publication(b"x")])
     bench.broker.when_durable(outcomes.append)
     await place.log.held_up()
     await turns()
@@ -121,15 +123,15 @@ async def test_a_failed_sync_leaves_the_waiting_with_an_unknown_outcome_and_stop
     held = await bench.receive_one()
     await bench.broker.durable()
     place.log.is_failing = True
-    with pytest.raises(OutcomeUnknown, match="told to fail"):
+    with pytest.raises(OutcomeUnknown, match="it has to fail"):
         await bench.publish(b"x")
     assert bench.broker.failure is not None
     with pytest.raises(BrokerStopped):
         await bench.publish(b"y")
     with pytest.raises(BrokerStopped):
-        await bench.broker.acknowledge([held.receipt])
+        await bench.broker.settling.acknowledge([held.receipt])
     with pytest.raises(BrokerStopped):
-        await bench.broker.receive("orders")
+        await bench.broker.receiving.receive("orders")
 
 
 async def test_a_failed_log_ends_polls_and_subscriptions(kept: Kept) -> None:
@@ -137,8 +139,8 @@ async def test_a_failed_log_ends_polls_and_subscriptions(kept: Kept) -> None:
     await bench.declare()
     await bench.declare("others")
     consumer = Consumer()
-    bench.broker.subscribe("others", consumer.deliver, ended=consumer.ended)
-    poll = asyncio.create_task(bench.broker.receive("orders", wait_ms=LONGEST_WAIT_MS))
+    bench.broker.subscribing.subscribe("others", consumer.deliver, ended=consumer.ended)
+    poll = asyncio.create_task(bench.broker.receiving.receive("orders", wait_ms=LONGEST_WAIT_MS))
     await turns()
     place.log.is_failing = True
     with pytest.raises(OutcomeUnknown):
@@ -154,7 +156,7 @@ async def test_when_durable_is_told_of_a_failure(kept: Kept) -> None:
     await bench.declare()
     outcomes: list[BaseException | None] = []
     place.log.is_failing = True
-    bench.broker.publish_now("orders", [Publication(b"x")])
+    bench.broker.publishing.publish_now("orders", [Publication(b"x")])
     bench.broker.when_durable(outcomes.append)
     await until(lambda: len(outcomes) == 1)
     assert isinstance(outcomes[0], OutcomeUnknown)
@@ -179,12 +181,12 @@ async def test_a_closed_broker_refuses(kept: Kept) -> None:
     with pytest.raises(BrokerClosed):
         await bench.publish(b"x")
     with pytest.raises(BrokerClosed):
-        await bench.broker.receive("orders")
+        await bench.broker.receiving.receive("orders")
     await bench.broker.close()
 
 
 async def test_closing_makes_durable_what_was_done_before(orders: Bench) -> None:
-    orders.broker.publish_now("orders", [Publication(b"x")])
+    orders.broker.publishing.publish_now("orders", [Publication(b"x")])
     await orders.restart()
     assert await orders.bodies() == [b"x"]
 
@@ -206,8 +208,8 @@ async def test_publishers_wait_while_the_log_is_behind() -> None:
         place.log.gate.clear()
         first = asyncio.create_task(bench.publish(b"x" * 2000))
         await turns()
-        assert broker.is_behind
-        room = asyncio.create_task(broker.room())
+        assert broker.intake.is_behind
+        room = asyncio.create_task(broker.intake.room())
         second = asyncio.create_task(bench.publish(b"y"))
         await place.log.held_up()
         await turns()
@@ -215,7 +217,22 @@ async def test_publishers_wait_while_the_log_is_behind() -> None:
         assert bench.counts()[0] == 1, "the second has not entered"
         place.log.gate.set()
         await asyncio.gather(first, room, second)
-        assert not broker.is_behind
+        assert not broker.intake.is_behind
+
+
+async def test_nobody_waits_for_a_log_that_has_failed_while_it_was_behind() -> None:
+    bench = Bench(place := MemoryPlace(), BrokerSettings(disk_free_bytes_min=0, waiting_bytes_max=100))
+    broker = await bench.open()
+    await bench.declare()
+    place.log.gate.clear()
+    place.log.is_failing = True
+    publish = asyncio.create_task(broker.publishing.publish("orders", [Publication(b"x" * 1000)]))
+    await until(lambda: broker.intake.is_behind)
+    place.log.gate.set()
+    with pytest.raises(OutcomeUnknown):
+        await publish
+    assert not broker.intake.is_behind, "whoever waits until it is not would wait for ever"
+    await broker.close()
 
 
 async def test_a_low_disk_refuses_publishes_while_consuming_goes_on() -> None:
@@ -225,12 +242,12 @@ async def test_a_low_disk_refuses_publishes_while_consuming_goes_on() -> None:
         await bench.declare()
         await bench.publish(b"x")
         place.log.free = 999
-        await until(lambda: broker.refusal is not None)
+        await until(lambda: broker.intake.refusal is not None)
         with pytest.raises(LowDisk):
             await bench.publish(b"y")
         await bench.acknowledge(await bench.receive_one())
         place.log.free = 1000
-        await until(lambda: broker.refusal is None)
+        await until(lambda: broker.intake.refusal is None)
         await bench.publish(b"z")
         assert await bench.bodies() == [b"z"]
 
@@ -243,14 +260,14 @@ async def test_a_full_disk_refuses_publishes_and_the_broker_goes_on_when_there_i
         await bench.publish(b"x")
         delivery = await bench.receive_one()
         place.log.is_full = True
-        acknowledging = asyncio.create_task(broker.acknowledge([delivery.receipt]))
-        await until(lambda: broker.refusal is not None)
+        acknowledging = asyncio.ensure_future(broker.settling.acknowledge([delivery.receipt]))
+        await until(lambda: broker.intake.refusal is not None)
         with pytest.raises(LowDisk):
             await bench.publish(b"y")
         assert not acknowledging.done()
         place.log.is_full = False
         assert await acknowledging == [None]
-        await until(lambda: broker.refusal is None)
+        await until(lambda: broker.intake.refusal is None)
         assert broker.failure is None
 
 
@@ -262,27 +279,27 @@ async def test_low_memory_refuses_publishes_while_consuming_goes_on() -> None:
         await bench.publish(b"x")
     bench.settings = BrokerSettings(disk_free_bytes_min=0, memory_bytes_max=1, watch_interval_s=0.005)
     async with await bench.open() as broker:
-        await until(lambda: broker.refusal is not None)
+        await until(lambda: broker.intake.refusal is not None)
         with pytest.raises(LowMemory):
             await bench.publish(b"y")
         await bench.acknowledge(await bench.receive_one())
         # Whatever the process has kept of it: the broker holds nothing any more.
-        await until(lambda: broker.refusal is None)
+        await until(lambda: broker.intake.refusal is None)
         await bench.publish(b"z")
 
 
 async def fill(broker: Broker, envelope: Callable[[int], Envelope]) -> None:
     """Publish next to nothing, with this beside it, until no more is taken; then empty the queue."""
     settings = QueueSettings(max_depth=20, overflow=Overflow.DROP_OLDEST)
-    await broker.declare_queue("orders", settings)
+    await broker.declaring.declare_queue("orders", settings)
     with contextlib.suppress(LowMemory):
         for number in range(200):
-            broker.publish_now("orders", [Publication(b"", envelope(number))])
-    await until(lambda: broker.refusal is not None)
+            broker.publishing.publish_now("orders", [Publication(b"", envelope(number))])
+    await until(lambda: broker.intake.refusal is not None)
     with pytest.raises(LowMemory, match="memory_bytes_max"):
-        broker.publish_now("orders", [Publication(b"")])
-    await broker.purge("orders")
-    await until(lambda: broker.refusal is None)
+        broker.publishing.publish_now("orders", [Publication(b"")])
+    await broker.declaring.purge("orders")
+    await until(lambda: broker.intake.refusal is None)
 
 
 async def test_what_stands_beside_bodies_counts_in_memory_too() -> None:
@@ -304,15 +321,15 @@ async def test_copies_that_share_their_properties_count_them_once(is_restarted: 
     empty_bytes = bench.broker._keeper.held().total
     for number in range(10):
         properties = b"\x01%d" % number + b"p" * 100_000
-        await bench.broker.publish_to_exchange("all", Publication(b"", Envelope(properties)))
+        await bench.broker.publishing.publish_to_exchange("all", Publication(b"", Envelope(properties)))
     if is_restarted:
         await bench.restart()
     assert 1_000_000 < bench.broker._keeper.held().total - empty_bytes < 2_000_000
     for name in names[1:]:
-        await bench.broker.purge(name)
+        await bench.broker.declaring.purge(name)
     await until(lambda: not bench.broker._state.purged)
     assert bench.broker._keeper.held().total - empty_bytes > 1_000_000, "the last copies still have them"
-    await bench.broker.purge(names[0])
+    await bench.broker.declaring.purge(names[0])
     await until(lambda: bench.broker._keeper.held().total <= empty_bytes)
     await bench.broker.close()
 
@@ -320,29 +337,77 @@ async def test_copies_that_share_their_properties_count_them_once(is_restarted: 
 async def test_a_block_for_which_there_is_no_memory_stops_the_broker_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def no_memory(recorder: Recorder, written_at_ms: int) -> bytes:
+    def no_memory(full: FullBlock, written_at_ms: int) -> bytes:
         raise MemoryError
 
     broker = await Broker.open(MemoryLog(), SETTINGS)
-    await broker.declare_queue("orders")
-    monkeypatch.setattr(Recorder, "seal", no_memory)
-    publishing = [asyncio.create_task(broker.publish("orders", [Publication(b"x")])) for _ in range(3)]
+    await broker.declaring.declare_queue("orders")
+    monkeypatch.setattr(FullBlock, "seal", no_memory)
+    publishing = [asyncio.create_task(broker.publishing.publish("orders", [Publication(b"x")])) for _ in range(3)]
     async with patience():
         outcomes = await asyncio.gather(*publishing, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown] * 3
     assert isinstance(broker.failure, MemoryError)
     with pytest.raises(BrokerStopped):
-        await broker.publish("orders", [Publication(b"y")])
+        await broker.publishing.publish("orders", [Publication(b"y")])
     async with patience():
         await broker.close()
+
+
+async def test_reclaiming_that_fails_answers_everybody_who_waits_for_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(self: Reclaimer, position: int, block: bytes) -> None:
+        raise MemoryError
+
+    place = MemoryPlace()
+    bench = Bench(place)
+    broker = await bench.open()
+    await bench.declare()
+    place.log.gate.clear()
+    being_synced = asyncio.create_task(bench.publish(b"1"))
+    await place.log.held_up()
+    noted = asyncio.create_task(bench.publish(b"2"))
+    answers: list[BaseException | None] = []
+    broker.publishing.submit("orders", [Publication(b"3")]).when_done(lambda ticket: answers.append(ticket.error))
+    in_background = broker._running.tickets.under_way(asyncio.sleep(0))
+    await turns()
+    monkeypatch.setattr(Reclaimer, "relocate", no_memory)
+    monkeypatch.setattr(Reclaimer, "next_to_give_up", lambda self: self.fold_position)
+    broker._keeper._begin_to_reclaim()
+    async with patience():
+        outcomes = await asyncio.gather(being_synced, noted, in_background, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown] * 3
+    assert [type(answer) for answer in answers] == [OutcomeUnknown]
+    assert isinstance(broker.failure, MemoryError)
+    place.log.gate.set()
+    async with patience():
+        await broker.close()
+
+
+async def test_closing_with_a_full_disk_ends_though_something_long_waits_for_it() -> None:
+    place = MemoryPlace()
+    bench = Bench(place)
+    broker = await bench.open()
+    await bench.declare("orders", QueueSettings(max_prefetch=10_000))
+    count = ACKNOWLEDGED_AT_ONCE + 500
+    await broker.publishing.publish("orders", [Publication(b"x")] * count)
+    deliveries = await broker.receiving.receive("orders", count)
+    assert len(deliveries) == count
+    await broker.durable()
+    place.log.is_full = True
+    ticket = broker.settling.acknowledge([delivery.receipt for delivery in deliveries])
+    await until(lambda: broker.log.is_full)
+    async with patience():
+        await broker.close()
+        with pytest.raises(OutcomeUnknown):
+            await ticket
 
 
 async def test_closing_with_a_full_disk_ends_and_says_that_the_outcome_is_unknown() -> None:
     log = KeptLog()
     broker = await Broker.open(log, SETTINGS)
-    await broker.declare_queue("orders")
+    await broker.declaring.declare_queue("orders")
     log.is_full = True
-    publishing = asyncio.create_task(broker.publish("orders", [Publication(b"x")]))
+    publishing = asyncio.create_task(broker.publishing.publish("orders", [Publication(b"x")]))
     await turns()
     async with patience():
         await broker.close()
@@ -359,7 +424,7 @@ async def test_closing_with_a_full_disk_ends_while_the_log_is_being_reclaimed() 
     await bench.publish(b"alive")
     place.log.is_full = True
     publish = asyncio.ensure_future(bench.publish(*[b"x" * 1000] * 10))
-    await until(lambda: bench.broker.refusal is not None)
+    await until(lambda: bench.broker.intake.refusal is not None)
     bench.broker._keeper._spawn(bench.broker._keeper._reclaim())
     await turns()
     await bench.broker.close()

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from smista.core.browsing import Filter
+from smista.core.browsing import Wanted
 from smista.core.message import State
 from smista.core.settings import DeadLetterMode, QueueSettings
-from smista.engine import BrokerSettings, KeptFor, keeper
+from smista.engine import BrokerSettings, KeptFor, keeper, recovery
 from smista.log import Log
 from smista.log.errors import LogDamaged, LogUnreadable
 from tests.engine.bench import Bench, KeptLog, turns, until
@@ -37,7 +37,7 @@ class FlakyLog(KeptLog):
         failure = self.failures.pop(0) if self.failures else self.lasting
         if failure is not None:
             self.failed_count += 1
-            raise failure("memory", position=position, what="it cannot be read (told to fail)")
+            raise failure("memory", position=position, what="it cannot be read (on purpose)")
         return super().read(position)
 
 
@@ -79,13 +79,13 @@ async def use_log(bench: Bench) -> None:
 
 async def tried_again(log: FlakyLog) -> None:
     """Until a block that cannot be read has been given up for now, and tried once more."""
-    count = log.failed_count + 2 * (len(keeper.READ_AGAIN_S) + 1)
+    count = log.failed_count + 2 * (len(recovery.READ_AGAIN_S) + 1)
     await until(lambda: log.failed_count > count)
 
 
 async def everything(bench: Bench) -> list[bytes]:
     received: list[bytes] = []
-    while deliveries := await bench.broker.receive("orders", 10):
+    while deliveries := await bench.broker.receiving.receive("orders", 10):
         received += [delivery.body for delivery in deliveries]
         await bench.acknowledge(*deliveries)
     return received
@@ -114,7 +114,7 @@ async def test_a_block_that_cannot_be_read_is_kept_until_it_can(flaky: Flaky) ->
     await use_log(bench)
     await until(lambda: log.failed_count > 20)
     assert log.first_position == front
-    assert bench.broker.log_space().kept_for is KeptFor.DAMAGE
+    assert bench.broker.log.space().kept_for is KeptFor.DAMAGE
     assert bench.broker.failure is None
     log.lasting = None
     await until(lambda: log.first_position > front)
@@ -132,9 +132,9 @@ async def test_a_damaged_block_is_kept_until_its_messages_are_removed(flaky: Fla
     await use_log(bench)
     await tried_again(log)
     assert log.first_position == stuck, "bodies would be lost with it"
-    assert bench.broker.log_space().kept_for is KeptFor.DAMAGE
+    assert bench.broker.log.space().kept_for is KeptFor.DAMAGE
     assert bench.broker.failure is None
-    assert await bench.broker.discard("orders", Filter(state=State.DEAD)) == dead
+    assert await bench.broker.redriving.discard("orders", Wanted(state=State.DEAD)) == dead
     await use_log(bench)
     await until(lambda: log.first_position > stuck)
 
@@ -153,10 +153,10 @@ async def test_a_moment_of_trouble_while_a_body_is_needed_at_once_costs_nothing(
         await bench.declare(target)
     await bench.fanout("fan", "d1", "d2")
     settings = QueueSettings(dead_letter=DeadLetterMode.MOVE, dead_letter_exchange="fan", max_retries=0)
-    await bench.broker.alter_queue("orders", settings)
-    deliveries = await bench.broker.receive("orders", 100)
+    await bench.broker.declaring.alter_queue("orders", settings)
+    deliveries = await bench.broker.receiving.receive("orders", 100)
     bench.broker._keeper._paging._blocks.clear()
-    log.failures = [LogUnreadable] * len(keeper.READ_AGAIN_S)
+    log.failures = [LogUnreadable] * len(recovery.READ_AGAIN_S)
     await bench.reject(*deliveries)
     assert log.failures == []
     assert (bench.counts()[3], bench.counts("d1")[0], bench.counts("d2")[0]) == (0, 100, 100)
@@ -166,12 +166,12 @@ async def test_what_was_set_aside_for_a_disk_that_did_not_read_comes_back_by_a_r
     bench, log = flaky
     await bench.restart()
     log.lasting = LogUnreadable
-    assert await bench.broker.receive("orders", 10) == []
+    assert await bench.broker.receiving.receive("orders", 10) == []
     dead = bench.counts()[3]
     assert dead >= 10
     await use_log(bench)
     log.lasting = None
-    assert await bench.broker.redrive("orders") == dead
+    assert await bench.broker.redriving.redrive("orders") == dead
     assert sorted(await everything(bench)) == sorted(ALL)
 
 
@@ -183,10 +183,10 @@ async def test_a_message_whose_body_is_lost_is_not_moved_halfway(flaky: Flaky, t
         await bench.declare(target, QueueSettings(durable=target != "fleeting"))
     await bench.fanout("fan", *targets)
     settings = QueueSettings(dead_letter=DeadLetterMode.MOVE, dead_letter_exchange="fan", max_retries=0)
-    await bench.broker.alter_queue("orders", settings)
+    await bench.broker.declaring.alter_queue("orders", settings)
     for number in range(COUNT):
         await bench.publish(b"%d:" % number * 10)
-    deliveries = await bench.broker.receive("orders", 2 * COUNT)
+    deliveries = await bench.broker.receiving.receive("orders", 2 * COUNT)
     assert len(deliveries) == 2 * COUNT
     bench.broker._keeper._paging._blocks.clear()
     log.lasting = LogDamaged

@@ -71,17 +71,17 @@ async def fill(bench: Bench, log: SmallLog) -> int:
     count = 0
     while log.is_roomy:
         # What is being written may not fit for a moment, as it is counted twice.
-        await until(lambda: bench.broker.refusal is None)
+        await until(lambda: bench.broker.intake.refusal is None)
         await bench.publish(BODY)
         count += 1
-    await until(lambda: bench.broker.refusal is not None)
+    await until(lambda: bench.broker.intake.refusal is not None)
     with pytest.raises(LowDisk):
         await bench.publish(b"refused")
     return count
 
 
 async def taken_again(bench: Bench) -> None:
-    await until(lambda: bench.broker.refusal is None)
+    await until(lambda: bench.broker.intake.refusal is None)
     await bench.publish(b"taken")
 
 
@@ -89,7 +89,7 @@ async def test_after_a_full_disk_was_emptied_publishes_are_taken_again(small: Sm
     bench, log = small
     for _ in range(3):
         await fill(bench, log)
-        while deliveries := await bench.broker.receive("orders", 100):
+        while deliveries := await bench.broker.receiving.receive("orders", 100):
             await bench.acknowledge(*deliveries)
         await taken_again(bench)
     assert bench.broker.failure is None
@@ -98,7 +98,7 @@ async def test_after_a_full_disk_was_emptied_publishes_are_taken_again(small: Sm
 async def test_consuming_a_part_makes_room_for_as_much(small: Small) -> None:
     bench, log = small
     count = await fill(bench, log)
-    await bench.acknowledge(*await bench.broker.receive("orders", count // 3))
+    await bench.acknowledge(*await bench.broker.receiving.receive("orders", count // 3))
     await taken_again(bench)
     await bench.restart()
     assert bench.counts()[0] == count - count // 3 + 1
@@ -138,7 +138,7 @@ async def test_what_is_taken_in_before_the_next_look_fits_on_the_disk(small: Sma
     async with asyncio.TaskGroup() as publishing:
         log.gate.clear()
         try:
-            while bench.broker.refusal is None and taken_bytes <= log.capacity_bytes:
+            while bench.broker.intake.refusal is None and taken_bytes <= log.capacity_bytes:
                 publishing.create_task(bench.publish(*[BODY] * 10))
                 taken_bytes += 10 * len(BODY)
                 await asyncio.sleep(0)
@@ -185,21 +185,23 @@ def test_room_is_what_the_disk_and_the_log_have_to_spare(
     free: int | None, reusable: int, is_wanted: bool, is_refused: bool
 ) -> None:
     pressure = Pressure(disk_free_bytes_min=1000, memory_bytes_max=1)
-    pressure.look(free_bytes=free, reusable_bytes=reusable, waiting_bytes=0, is_full=False, is_reserve_spent=False)
+    pressure.update(free_bytes=free, reusable_bytes=reusable, waiting_bytes=0, is_full=False, is_reserve_spent=False)
     assert (pressure.is_space_wanted, pressure.refusal is not None) == (is_wanted, is_refused)
 
 
 @pytest.mark.parametrize(("waiting", "is_refused"), [(125, False), (126, True), (10_000, True)])
 def test_what_is_still_to_be_written_has_its_room_twice(waiting: int, is_refused: bool) -> None:
     pressure = Pressure(disk_free_bytes_min=0, memory_bytes_max=1 << 40)
-    pressure.look(free_bytes=200, reusable_bytes=50, waiting_bytes=waiting, is_full=False, is_reserve_spent=False)
+    pressure.update(free_bytes=200, reusable_bytes=50, waiting_bytes=waiting, is_full=False, is_reserve_spent=False)
     assert (pressure.refusal is not None) == is_refused
 
 
 @pytest.mark.parametrize("is_full", [True, False])
 def test_a_full_disk_wants_space_whatever_is_free(is_full: bool) -> None:
     pressure = Pressure(disk_free_bytes_min=0, memory_bytes_max=1)
-    pressure.look(free_bytes=1 << 40, reusable_bytes=0, waiting_bytes=0, is_full=is_full, is_reserve_spent=not is_full)
+    pressure.update(
+        free_bytes=1 << 40, reusable_bytes=0, waiting_bytes=0, is_full=is_full, is_reserve_spent=not is_full
+    )
     assert pressure.is_space_wanted
     assert isinstance(pressure.refusal, LowDisk)
 
@@ -214,22 +216,22 @@ from smista.log import SqliteLog
 async def main():
     settings = BrokerSettings(disk_free_bytes_min=int(sys.argv[2]), watch_interval_s=0.05)
     async with await Broker.open(SqliteLog.open(sys.argv[1] + "/data"), settings) as broker:
-        await broker.declare_queue("orders")
+        await broker.declaring.declare_queue("orders")
         for _ in range(2):
             count = 0
-            while broker.refusal is None:
-                await broker.publish("orders", [Publication(b"x" * 30_000)] * 50)
+            while broker.intake.refusal is None:
+                await broker.publishing.publish("orders", [Publication(b"x" * 30_000)] * 50)
                 count += 50
-            while deliveries := await broker.receive("orders", 500):
-                await broker.acknowledge([delivery.receipt for delivery in deliveries])
+            while deliveries := await broker.receiving.receive("orders", 500):
+                await broker.settling.acknowledge([delivery.receipt for delivery in deliveries])
                 count -= len(deliveries)
             assert count == 0, count
             async with asyncio.timeout(300):
-                while broker.refusal is not None:
+                while broker.intake.refusal is not None:
                     await asyncio.sleep(0.05)
-            await broker.publish("orders", [Publication(b"taken again")])
-            [delivery] = await broker.receive("orders")
-            await broker.acknowledge([delivery.receipt])
+            await broker.publishing.publish("orders", [Publication(b"taken again")])
+            [delivery] = await broker.receiving.receive("orders")
+            await broker.settling.acknowledge([delivery.receipt])
         assert broker.failure is None
     print("done")
 

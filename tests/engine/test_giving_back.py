@@ -8,7 +8,8 @@ import pytest
 
 from smista.core.message import FOREVER_MS
 from smista.core.settings import QueueSettings
-from smista.engine import Broker, Publication, Receipt, Subscription, in_slices
+from smista.engine import Broker, Publication, Receipt, Subscription
+from smista.engine.slices import in_slices
 from smista.errors import BrokerClosed
 from tests.engine.bench import Bench, Consumer, turns, until
 
@@ -18,8 +19,8 @@ WIDE = QueueSettings(max_prefetch=100_000)
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smista.engine.leaving.SLICE_S", 0.0)
-    monkeypatch.setattr("smista.engine.running.ERRANDS_S", 0.0)
+    monkeypatch.setattr("smista.engine.slices.SLICE_S", 0.0)
+    monkeypatch.setattr("smista.engine.broker.BACKGROUND_S", 0.0)
 
 
 def numbered(count: int) -> list[bytes]:
@@ -32,8 +33,10 @@ async def held_by(orders: Bench, name: str, *counts: int, settings: QueueSetting
     subscriptions = []
     for count in counts:
         consumer = Consumer()
-        subscriptions.append(orders.broker.subscribe(name, consumer.deliver, prefetch=count, lease_ms=FOREVER_MS))
-    await orders.broker.publish(name, [Publication(body) for body in numbered(sum(counts))])
+        subscriptions.append(
+            orders.broker.subscribing.subscribe(name, consumer.deliver, prefetch=count, lease_ms=FOREVER_MS)
+        )
+    await orders.broker.publishing.publish(name, [Publication(body) for body in numbered(sum(counts))])
     await until(lambda: orders.counts(name)[2] == sum(counts))
     return subscriptions
 
@@ -43,21 +46,21 @@ def receipts_of(subscriptions: list[Subscription]) -> list[Receipt]:
 
 
 def go(broker: Broker, leaving: list[Subscription]) -> asyncio.Future[None] | None:
-    return broker.leave(leaving, receipts_of(leaving), broker.vanish_now)
+    return broker.subscribing.leave(leaving, receipts_of(leaving), broker.settling.vanish_now)
 
 
 async def test_few_go_back_at_once(orders: Bench) -> None:
     leaving = await held_by(orders, "q", 3, 4)
     assert go(orders.broker, leaving) is None
     assert orders.counts("q") == (7, 0, 0, 0)
-    assert orders.broker.stats("q").consumers == 0
+    assert orders.broker.statistics.stats("q").consumers == 0
 
 
 async def test_many_go_back_in_slices_and_others_have_their_turns(orders: Bench) -> None:
     leaving = await held_by(orders, "q", MANY, MANY)
     rest = go(orders.broker, leaving)
     assert rest is not None
-    assert orders.broker.stats("q").consumers == 0
+    assert orders.broker.statistics.stats("q").consumers == 0
     seen = set()
     while not rest.done():
         await asyncio.sleep(0)
@@ -72,12 +75,12 @@ async def test_the_next_one_gets_them_all_in_order_before_what_is_behind_them(or
     settings = QueueSettings(max_prefetch=100_000, single_active_consumer=is_single)
     leaving = await held_by(orders, "q", MANY, settings=settings)
     waiting = Consumer()
-    next_one = orders.broker.subscribe("q", waiting.deliver, prefetch=3 * MANY)
+    next_one = orders.broker.subscribing.subscribe("q", waiting.deliver, prefetch=3 * MANY)
     for subscription in (*leaving, next_one):
-        orders.broker.hold_back(subscription, True)
+        orders.broker.subscribing.hold_back(subscription, True)
     await orders.publish(*numbered(2 * MANY)[MANY:], queue="q")
     assert go(orders.broker, leaving) is not None
-    orders.broker.hold_back(next_one, False)
+    orders.broker.subscribing.hold_back(next_one, False)
     await until(lambda: len(waiting.bodies) == 2 * MANY)
     assert waiting.bodies == numbered(2 * MANY)
 
@@ -93,14 +96,14 @@ async def test_what_was_purged_or_deleted_meanwhile_is_passed_over(orders: Bench
     rest = go(orders.broker, purged + deleted)
     assert rest is not None
     await asyncio.sleep(0)
-    assert await orders.broker.purge("purged") == MANY
-    await orders.broker.delete_queue("deleted")
+    assert await orders.broker.declaring.purge("purged") == MANY
+    await orders.broker.declaring.delete_queue("deleted")
     await orders.declare("deleted")
     await rest
     assert orders.counts("purged") == orders.counts("deleted") == (0, 0, 0, 0)
     waiting = Consumer()
     for name in ("purged", "deleted"):
-        orders.broker.subscribe(name, waiting.deliver)
+        orders.broker.subscribing.subscribe(name, waiting.deliver)
         await orders.publish(name.encode(), queue=name)
     await until(lambda: waiting.bodies == [b"purged", b"deleted"])
 
@@ -110,7 +113,7 @@ async def test_a_queue_that_was_altered_meanwhile_goes_on(orders: Bench) -> None
     rest = go(orders.broker, leaving)
     assert rest is not None
     await asyncio.sleep(0)
-    await orders.broker.alter_queue("q", QueueSettings(ordered=True))
+    await orders.broker.declaring.alter_queue("q", QueueSettings(ordered=True))
     await rest
     assert orders.counts("q") == (MANY, 0, 0, 0)
 
@@ -128,11 +131,11 @@ async def test_what_had_not_gone_back_when_the_broker_closed_goes_back_when_it_o
 async def test_a_broker_that_closes_waits_a_while_for_what_is_going_back(
     orders: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smista.engine.running.ERRANDS_S", 60.0)
+    monkeypatch.setattr("smista.engine.broker.BACKGROUND_S", 60.0)
     leaving = await held_by(orders, "q", MANY)
     assert go(orders.broker, leaving) is not None
     await orders.restart()
-    deliveries = await orders.broker.receive("q", MANY)
+    deliveries = await orders.broker.receiving.receive("q", MANY)
     # As failed, where the next opening would have released them.
     assert [len(delivery.failures) for delivery in deliveries] == [1] * MANY
 
@@ -141,10 +144,10 @@ async def test_settling_very_many_holds_their_queue_up_until_all_is_done(orders:
     [subscription] = await held_by(orders, "q", MANY)
     receipts = receipts_of([subscription])
     waiting = Consumer()
-    orders.broker.cancel(subscription, keeps_held=True)
-    orders.broker.subscribe("q", waiting.deliver, prefetch=2 * MANY)
-    work = asyncio.create_task(orders.broker.settle_in_slices(receipts, orders.broker.release_some))
-    while not work.done():
+    orders.broker.subscribing.cancel(subscription, keeps_held=True)
+    orders.broker.subscribing.subscribe("q", waiting.deliver, prefetch=2 * MANY)
+    ticket = orders.broker.settling.release(receipts)
+    while not ticket.is_known:
         assert not waiting.bodies
         await asyncio.sleep(0)
     await until(lambda: waiting.bodies == numbered(MANY))
@@ -158,21 +161,21 @@ async def test_work_on_a_slice_that_does_not_get_on_fails_rather_than_never_ends
 async def test_settling_very_many_tells_when_the_broker_closes(orders: Bench) -> None:
     [subscription] = await held_by(orders, "q", MANY)
     receipts = receipts_of([subscription])
-    work = asyncio.create_task(orders.broker.settle_in_slices(receipts, orders.broker.release_some))
+    ticket = orders.broker.settling.release(receipts)
     await turns(1)
     await orders.broker.close()
-    [outcome] = await asyncio.gather(work, return_exceptions=True)
-    assert isinstance(outcome, BrokerClosed)
+    with pytest.raises(BrokerClosed):
+        await ticket
     await orders.open()
 
 
 async def test_a_receipt_can_be_settled_as_long_as_nobody_else_got_the_message(orders: Bench) -> None:
     await orders.publish(b"x")
     first = await orders.receive_one()
-    assert orders.broker.can_be_settled(first.receipt)
-    orders.broker.release_now([first.receipt])
-    assert not orders.broker.can_be_settled(first.receipt)
+    assert orders.broker.receipts.can_be_settled_now(first.receipt)
+    orders.broker.settling.release_now([first.receipt])
+    assert not orders.broker.receipts.can_be_settled_now(first.receipt)
     second = await orders.receive_one()
-    assert not orders.broker.can_be_settled(first.receipt)
+    assert not orders.broker.receipts.can_be_settled_now(first.receipt)
     await orders.acknowledge(second)
-    assert not orders.broker.can_be_settled(second.receipt)
+    assert not orders.broker.receipts.can_be_settled_now(second.receipt)

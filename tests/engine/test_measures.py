@@ -33,7 +33,7 @@ class TimedBench(Bench):
         self.now_ms += ms
 
     def queue(self, name: str = "orders") -> QueueMeasures:
-        [queue] = [queue for queue in self.broker.measures().queues if queue.stats.name == name]
+        [queue] = [queue for queue in self.broker.statistics.measures().queues if queue.stats.queue == name]
         return queue
 
     def waits(self, name: str = "orders") -> dict[float, int]:
@@ -134,7 +134,7 @@ async def test_wait_goes_from_publish_to_first_delivery(timed: TimedBench) -> No
 async def test_a_redelivery_does_not_count_as_wait_again(timed: TimedBench) -> None:
     await timed.publish(b"x")
     held = await timed.receive_one()
-    await timed.broker.release([held.receipt])
+    await timed.broker.settling.release([held.receipt])
     timed.pass_time(30)
     assert (await timed.receive_one()).delivery_count == 2
     assert timed.waits() == {1: 1}
@@ -143,7 +143,7 @@ async def test_a_redelivery_does_not_count_as_wait_again(timed: TimedBench) -> N
 async def test_of_a_batch_only_the_first_deliveries_count(timed: TimedBench) -> None:
     await timed.publish(b"x")
     held = await timed.receive_one()
-    await timed.broker.release([held.receipt])
+    await timed.broker.settling.release([held.receipt])
     await timed.publish(b"y", b"z")
     timed.pass_time(30)
     assert await timed.bodies() == [b"x", b"y", b"z"]
@@ -173,7 +173,7 @@ async def test_what_a_long_poll_and_a_subscription_get_counts_too(timed: TimedBe
     await poll
     await timed.publish(b"y")
     timed.pass_time(30)
-    timed.broker.subscribe("orders", Consumer().deliver)
+    timed.broker.subscribing.subscribe("orders", Consumer().deliver)
     await turns()
     assert timed.waits() == {1: 1, 50: 1}
 
@@ -203,7 +203,7 @@ async def test_a_queue_that_is_not_durable_is_measured_like_any_other(timed: Tim
 async def test_processing_goes_from_delivery_to_acknowledge(timed: TimedBench) -> None:
     await timed.publish(b"x", b"y", b"z")
     timed.pass_time(30)
-    first, second = await timed.broker.receive("orders", 2)
+    first, second = await timed.broker.receiving.receive("orders", 2)
     timed.pass_time(300)
     third = await timed.receive_one()
     timed.pass_time(20)
@@ -218,7 +218,7 @@ async def test_processing_is_counted_from_the_delivery_that_is_acknowledged(time
     await timed.publish(b"x")
     held = await timed.receive_one()
     timed.pass_time(5000)
-    await timed.broker.release([held.receipt])
+    await timed.broker.settling.release([held.receipt])
     held = await timed.receive_one()
     timed.pass_time(30)
     await timed.acknowledge(held)
@@ -228,15 +228,15 @@ async def test_processing_is_counted_from_the_delivery_that_is_acknowledged(time
 async def test_what_is_not_acknowledged_was_not_processed(timed: TimedBench) -> None:
     await timed.declare("parking", QueueSettings(dead_letter=DeadLetterMode.PARK))
     await timed.publish(*[b"x"] * 5, queue="parking")
-    nacked, rejected, released, purged = await timed.broker.receive("parking", 4)
+    nacked, rejected, released, purged = await timed.broker.receiving.receive("parking", 4)
     timed_out = await timed.receive_one("parking", lease_ms=SHORT_MS)
-    await timed.broker.nack([nacked.receipt])
+    await timed.broker.settling.nack([nacked.receipt])
     await timed.reject(rejected)
-    await timed.broker.release([released.receipt])
+    await timed.broker.settling.release([released.receipt])
     timed.pass_time(SHORT_MS * 2)
     await until(lambda: timed.queue("parking").stats.timed_out_total == 1)
-    await timed.broker.purge("parking")
-    assert await timed.broker.acknowledge([purged.receipt, timed_out.receipt]) != [None, None]
+    await timed.broker.declaring.purge("parking")
+    assert await timed.broker.settling.acknowledge([purged.receipt, timed_out.receipt]) != [None, None]
     assert (timed.processings("parking"), timed.waits("parking")) == ({}, {1: 5})
 
 
@@ -253,7 +253,7 @@ async def test_a_refused_acknowledge_counts_nothing(timed: TimedBench) -> None:
     await timed.publish(b"x")
     held = await timed.receive_one()
     await timed.acknowledge(held)
-    assert await timed.broker.acknowledge([held.receipt]) != [None]
+    assert await timed.broker.settling.acknowledge([held.receipt]) != [None]
     assert timed.processings() == {1: 1}
 
 
@@ -269,11 +269,11 @@ async def test_a_queue_without_deliveries_has_no_histograms(timed: TimedBench) -
 async def test_a_deleted_queue_takes_its_histograms_along(timed: TimedBench) -> None:
     await timed.publish(b"x")
     await timed.receive_one()
-    times = timed.broker._keeper.recorder.times
+    times = timed.broker._keeper.journal.times
     assert len(times._histograms) == 1
-    await timed.broker.delete_queue("orders")
+    await timed.broker.declaring.delete_queue("orders")
     assert len(times._histograms) == 0
-    assert list(timed.broker.measures().queues) == []
+    assert list(timed.broker.statistics.measures().queues) == []
     await timed.declare()
     assert timed.queue().wait_ms is None
 
@@ -283,15 +283,15 @@ async def test_a_queue_that_expires_takes_its_histograms_along(timed: TimedBench
     await timed.publish(b"x", queue="brief")
     await timed.receive_one("brief")
     timed.pass_time(SHORT_MS * 2)
-    await until(lambda: timed.broker.queue_names() == ["orders"])
-    assert timed.broker._keeper.recorder.times._histograms == {}
+    await until(lambda: timed.broker.catalog.queue_names() == ["orders"])
+    assert timed.broker._keeper.journal.times._histograms == {}
 
 
 async def test_a_queue_that_is_deleted_while_the_queues_are_read_is_left_out(timed: TimedBench) -> None:
     await timed.declare("other")
-    queues = timed.broker.measures().queues
-    assert next(queues).stats.name == "orders"
-    await timed.broker.delete_queue("other")
+    queues = timed.broker.statistics.measures().queues
+    assert next(queues).stats.queue == "orders"
+    await timed.broker.declaring.delete_queue("other")
     await timed.declare("third")
     assert list(queues) == []
 
@@ -300,10 +300,10 @@ async def test_after_a_restart_histograms_begin_at_zero_and_counters_go_on(order
     await orders.publish(b"x", b"y")
     held = await orders.receive_one()
     await orders.restart()
-    [queue] = orders.broker.measures().queues
+    [queue] = orders.broker.statistics.measures().queues
     assert (queue.stats.delivered_total, queue.wait_ms) == (1, None)
     await orders.acknowledge(held)
-    [queue] = orders.broker.measures().queues
+    [queue] = orders.broker.statistics.measures().queues
     assert queue.processing_ms is not None
     assert (queue.stats.acknowledged_total, queue.processing_ms.count) == (1, 1)
 
@@ -315,7 +315,7 @@ async def test_every_block_is_counted_with_its_size(kept: tuple[Bench, MemoryPla
     bench, place = kept
     await bench.declare()
     await bench.publish_one_by_one(b"x" * 10, b"y" * 5000, b"z" * 100)
-    log = bench.broker.measures().log
+    log = bench.broker.statistics.measures().log
     sizes = [len(data) for _, data in place.log._blocks.values()]
     assert log.block_bytes.count == log.sync_ms.count == place.log.append_count == len(sizes)
     assert log.block_bytes.total == log.kept_bytes == sum(sizes)
@@ -325,7 +325,7 @@ async def test_every_block_is_counted_with_its_size(kept: tuple[Bench, MemoryPla
 
 @pytest.fixture
 async def stopped(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Bench, StoppedLog]]:
-    """A broker over a log that takes as long as it is told; with a queue."""
+    """A broker over a log that takes as long as the test wants; with a queue."""
     stopwatch = Stopwatch()
     monkeypatch.setattr("smista.engine.commit.time", stopwatch)
     place = MemoryPlace()
@@ -339,10 +339,10 @@ async def stopped(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Bench,
 
 async def test_a_sync_is_measured(stopped: tuple[Bench, StoppedLog]) -> None:
     bench, log = stopped
-    before = bench.broker.measures().log.sync_ms
+    before = bench.broker.statistics.measures().log.sync_ms
     log.seconds = 0.03
     await bench.publish(b"x")
-    sync_ms = bench.broker.measures().log.sync_ms
+    sync_ms = bench.broker.statistics.measures().log.sync_ms
     assert sync_ms.count == before.count + 1
     assert sync_ms.total - before.total == pytest.approx(30)
 
@@ -350,17 +350,17 @@ async def test_a_sync_is_measured(stopped: tuple[Bench, StoppedLog]) -> None:
 async def test_what_waits_for_the_disk_is_told(kept: tuple[Bench, MemoryPlace]) -> None:
     bench, place = kept
     await bench.declare()
-    before = bench.broker.measures().log
+    before = bench.broker.statistics.measures().log
     assert (before.waiting_bytes, before.is_behind) == (0, False)
     place.log.gate.clear()
     publishing = asyncio.create_task(bench.publish(b"x" * 1000))
-    await until(lambda: bench.broker.measures().log.sealed_position == before.durable_position + 1)
-    waiting = bench.broker.measures().log
+    await until(lambda: bench.broker.statistics.measures().log.sealed_position == before.durable_position + 1)
+    waiting = bench.broker.statistics.measures().log
     assert waiting.durable_position == before.durable_position
     assert 1000 < waiting.waiting_bytes < 1200
     place.log.gate.set()
     await publishing
-    after = bench.broker.measures().log
+    after = bench.broker.statistics.measures().log
     assert (after.durable_position, after.waiting_bytes) == (waiting.sealed_position, 0)
 
 
@@ -371,31 +371,31 @@ async def test_publishers_that_are_held_back_are_told(kept: tuple[Bench, MemoryP
     place.log.gate.clear()
     publishing = asyncio.create_task(bench.publish(b"x" * 2000))
     await turns()
-    assert bench.broker.measures().log.is_behind
+    assert bench.broker.statistics.measures().log.is_behind
     place.log.gate.set()
     await publishing
-    assert not bench.broker.measures().log.is_behind
+    assert not bench.broker.statistics.measures().log.is_behind
 
 
 async def test_time_on_a_full_disk_is_no_sync(stopped: tuple[Bench, StoppedLog]) -> None:
     bench, log = stopped
     log.is_full = True
     publishing = asyncio.create_task(bench.publish(b"x"))
-    await until(lambda: bench.broker.measures().refusal == "low_disk")
-    before = bench.broker.measures().log.sync_ms
+    await until(lambda: bench.broker.statistics.measures().refusal == "low_disk")
+    before = bench.broker.statistics.measures().log.sync_ms
     log.is_full = False
     log.seconds = 0.03
     await publishing
-    sync_ms = bench.broker.measures().log.sync_ms
+    sync_ms = bench.broker.statistics.measures().log.sync_ms
     assert sync_ms.count == before.count + 1
     assert sync_ms.total - before.total == pytest.approx(30)
-    await until(lambda: bench.broker.measures().refusal is None)
+    await until(lambda: bench.broker.statistics.measures().refusal is None)
 
 
 async def test_free_space_is_told_while_nothing_is_written(kept: tuple[Bench, MemoryPlace]) -> None:
     bench, place = kept
     place.log.free = 12_345
-    await until(lambda: bench.broker.measures().log.disk_free_bytes == 12_345)
+    await until(lambda: bench.broker.statistics.measures().log.disk_free_bytes == 12_345)
 
 
 # -- the process ------------------------------------------------------------------------------------------------------
@@ -404,69 +404,69 @@ async def test_free_space_is_told_while_nothing_is_written(kept: tuple[Bench, Me
 async def test_a_loop_that_is_held_up_lags(timed: TimedBench, monkeypatch: pytest.MonkeyPatch) -> None:
     stopwatch = Stopwatch()
     monkeypatch.setattr("smista.engine.measures.time", stopwatch)
-    started = timed.broker.measures().lag_ms
-    await until(lambda: timed.broker.measures().lag_ms.count > started.count)
-    before = timed.broker.measures().lag_ms
+    started = timed.broker.statistics.measures().lag_ms
+    await until(lambda: timed.broker.statistics.measures().lag_ms.count > started.count)
+    before = timed.broker.statistics.measures().lag_ms
     stopwatch.now_s += 0.1 + 0.2  # how long it is until the next call, and how late that comes
-    await until(lambda: timed.broker.measures().lag_ms.count > before.count)
-    lag_ms = timed.broker.measures().lag_ms
+    await until(lambda: timed.broker.statistics.measures().lag_ms.count > before.count)
+    lag_ms = timed.broker.statistics.measures().lag_ms
     assert lag_ms.total - before.total == pytest.approx(200)
     assert lag_ms.counts[LAG_MS.index(250)] - before.counts[LAG_MS.index(250)] == 1
 
 
 async def test_a_closed_broker_measures_no_lag_any_more(timed: TimedBench) -> None:
     await timed.broker.close()
-    before = timed.broker.measures().lag_ms.count
+    before = timed.broker.statistics.measures().lag_ms.count
     await asyncio.sleep(0.25)
-    assert timed.broker.measures().lag_ms.count == before
+    assert timed.broker.statistics.measures().lag_ms.count == before
 
 
 async def test_those_who_wait_are_counted(timed: TimedBench) -> None:
     await timed.declare("other")
-    subscription = timed.broker.subscribe("orders", Consumer().deliver, prefetch=1)
-    timed.broker.subscribe("other", Consumer().deliver)
-    polls = [asyncio.create_task(timed.broker.receive("orders", wait_ms=LONGEST_WAIT_MS)) for _ in range(3)]
+    subscription = timed.broker.subscribing.subscribe("orders", Consumer().deliver, prefetch=1)
+    timed.broker.subscribing.subscribe("other", Consumer().deliver)
+    polls = [asyncio.create_task(timed.broker.receiving.receive("orders", wait_ms=LONGEST_WAIT_MS)) for _ in range(3)]
     await turns()
-    measures = timed.broker.measures()
+    measures = timed.broker.statistics.measures()
     assert (measures.subscription_count, measures.long_poll_count, measures.queue_count) == (2, 3, 2)
     # The subscription uses up its credit and one poll is answered.
     await timed.publish(b"x", b"y")
-    measures = timed.broker.measures()
+    measures = timed.broker.statistics.measures()
     assert (measures.subscription_count, measures.long_poll_count) == (2, 2)
-    timed.broker.cancel(subscription)
+    timed.broker.subscribing.cancel(subscription)
     await turns()
-    measures = timed.broker.measures()
+    measures = timed.broker.statistics.measures()
     assert (measures.subscription_count, measures.long_poll_count) == (1, 1)
-    await timed.broker.delete_queue("orders")
-    measures = timed.broker.measures()
+    await timed.broker.declaring.delete_queue("orders")
+    measures = timed.broker.statistics.measures()
     assert (measures.subscription_count, measures.long_poll_count, measures.queue_count) == (1, 0, 1)
     await asyncio.gather(*polls, return_exceptions=True)
 
 
 async def test_memory_is_told(timed: TimedBench) -> None:
     await timed.publish(b"x" * 1000, b"y" * 500)
-    measures = timed.broker.measures()
+    measures = timed.broker.statistics.measures()
     assert measures.resident_body_bytes == 1500
     assert measures.memory_bytes > 1 << 20
 
 
 async def test_a_refusal_is_told_by_its_code(kept: tuple[Bench, MemoryPlace]) -> None:
     bench, _ = kept
-    assert bench.broker.measures().refusal is None
+    assert bench.broker.statistics.measures().refusal is None
     await bench.declare()
     await bench.publish(b"x")
     await bench.restart(BrokerSettings(disk_free_bytes_min=0, memory_bytes_max=1, watch_interval_s=0.005))
-    await until(lambda: bench.broker.measures().refusal == "low_memory")
+    await until(lambda: bench.broker.statistics.measures().refusal == "low_memory")
 
 
 async def test_a_broker_that_has_stopped_can_still_be_measured(kept: tuple[Bench, MemoryPlace]) -> None:
     bench, place = kept
     await bench.declare()
-    assert not bench.broker.measures().is_stopped
+    assert not bench.broker.statistics.measures().is_stopped
     place.log.is_failing = True
-    bench.broker.publish_now("orders", [])
+    bench.broker.publishing.publish_now("orders", [])
     await asyncio.gather(bench.publish(b"x"), return_exceptions=True)
     await until(lambda: bench.broker.failure is not None)
-    measures = bench.broker.measures()
+    measures = bench.broker.statistics.measures()
     assert measures.is_stopped
-    assert [queue.stats.name for queue in measures.queues] == ["orders"]
+    assert [queue.stats.queue for queue in measures.queues] == ["orders"]

@@ -11,15 +11,26 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from smista.core import browsing, claims, dead_letters, declaring, fan_out, publishing, receiving, settling, staging
+from smista.core import (
+    browsing,
+    claims,
+    dead_letters,
+    declaring,
+    fan_out,
+    jobs,
+    publishing,
+    receiving,
+    settling,
+    staging,
+)
+from smista.core.browsing import ANY, Wanted
 from smista.core.claims import Claim, Claimant
-from smista.core.errors import ConsumerInUse
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import FOREVER_MS, Envelope, Message, Publication, Receipt, State
 from smista.core.queue import Queue
 from smista.core.settings import Backoff, DeadLetterMode, Overflow, QueueSettings
 from smista.core.staging import Commit, Part, Row
-from smista.errors import BrokerError
+from smista.errors import BrokerError, ConsumerInUse, RedriveEnded, RedriveRunning
 from tests.core import invariants
 from tests.engine.world import World
 
@@ -204,12 +215,43 @@ class ReplayMachine(RuleBasedStateMachine):
         if queue is not None and (to is None or target is not None):
             found = [
                 message
-                for message in browsing.browse(queue).messages
+                for message in browsing.browse(queue, ANY, self.world.state.read_routing).messages
                 if message.deaths and message.state in (State.READY, State.DEAD)
             ]
             with contextlib.suppress(BrokerError):
                 for message in found[:2]:
                     dead_letters.redrive(self.world.state, queue, message, to=target, now_ms=self.world.now_ms)
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    @rule(
+        name=st.sampled_from(["plain_dlq", "spare", "ordered", "limited_dlq"]),
+        other=NAMES,
+        to=st.one_of(st.none(), NAMES),
+        limit=st.one_of(st.none(), st.integers(0, 3)),
+        per_second=st.sampled_from([None, 1, 20]),
+    )
+    def start_job(self, name: str, other: str, to: str | None, limit: int | None, per_second: float | None) -> None:
+        places = [(queue, Wanted()) for each in (name, other) if (queue := self.find(each)) is not None]
+        target = None if to is None else self.find(to)
+        if places and (to is None or target is not None):
+            with contextlib.suppress(RedriveRunning):
+                jobs.start(
+                    self.world.state,
+                    places,
+                    to=target,
+                    limit=limit,
+                    per_second=per_second,
+                    running_max=2,
+                    now_ms=self.world.now_ms,
+                )
+
+    @rule(index=INDEX)
+    def cancel_job(self, index: int) -> None:
+        known = [job for of_queue in self.world.state.jobs.values() for job in of_queue.values()]
+        if known:
+            with contextlib.suppress(RedriveEnded):
+                jobs.cancel(self.world.state, known[index % len(known)], now_ms=self.world.now_ms)
 
     # -- claims and commits -------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from smista.core.message import Publication
 from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.engine import BrokerSettings
 from smista.log.errors import LogDamaged, LogUnreadable
-from smista.protocols.http.app import HttpDoor
+from smista.protocols.http.app import HttpApp
+from smista.service.service import Service
 from tests.engine.bench import SETTINGS, Bench, KeptLog, MemoryPlace, turns, until
 from tests.engine.test_failing_reads import Flaky, tried_again, use_log
 from tests.engine.test_failing_reads import flaky as flaky
@@ -24,7 +25,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def told(lines: pytest.LogCaptureFixture, part: str) -> list[tuple[str, dict[str, object]]]:
+def logged(lines: pytest.LogCaptureFixture, part: str) -> list[tuple[str, dict[str, object]]]:
     """Level and fields of the lines that say this."""
     return [
         (record.levelname, getattr(record, "fields", {})) for record in lines.records if part in record.getMessage()
@@ -36,17 +37,17 @@ async def test_publishing_that_is_refused_and_taken_again_is_told_once_each(line
     bench = Bench(place, BrokerSettings(disk_free_bytes_min=1000, watch_interval_s=0.001))
     async with await bench.open() as broker:
         await turns()
-        assert told(lines, "") == []
+        assert logged(lines, "") == []
         place.log.free = 999
-        await until(lambda: broker.refusal is not None)
+        await until(lambda: broker.intake.refusal is not None)
         place.log.free = 998
-        await until(lambda: "998" in str(broker.refusal))
+        await until(lambda: "998" in str(broker.intake.refusal))
         refused = {"code": "low_disk", "disk_free_bytes": 999, "reusable_bytes": 0, "held_bytes": 0}
-        assert told(lines, "publishing is refused: Only 999 bytes") == [("WARNING", refused)]
-        assert told(lines, "taken again") == []
+        assert logged(lines, "publishing is refused: Only 999 bytes") == [("WARNING", refused)]
+        assert logged(lines, "taken again") == []
         place.log.free = 5000
-        await until(lambda: broker.refusal is None)
-        assert told(lines, "publishing is taken again") == [
+        await until(lambda: broker.intake.refusal is None)
+        assert logged(lines, "publishing is taken again") == [
             ("INFO", {"disk_free_bytes": 5000, "reusable_bytes": 0, "held_bytes": 0})
         ]
         assert len(lines.records) == 2
@@ -68,13 +69,13 @@ async def test_a_reserve_that_is_spent_and_restored_is_told_once_each(lines: pyt
     log = place.log = SpentLog()
     async with await Bench(place, SETTINGS).open() as broker:
         log.is_spent = True
-        await until(lambda: broker.refusal is not None)
-        await until(lambda: broker.measures().log.is_reserve_spent)
+        await until(lambda: broker.intake.refusal is not None)
+        await until(lambda: broker.statistics.measures().log.is_reserve_spent)
         log.is_spent = False
-        await until(lambda: broker.refusal is None)
-    assert [level for level, _ in told(lines, "given up its reserve")] == ["WARNING"]
-    assert [level for level, _ in told(lines, "set its reserve aside again")] == ["INFO"]
-    assert not broker.measures().log.is_reserve_spent
+        await until(lambda: broker.intake.refusal is None)
+    assert [level for level, _ in logged(lines, "given up its reserve")] == ["WARNING"]
+    assert [level for level, _ in logged(lines, "set its reserve aside again")] == ["INFO"]
+    assert not broker.statistics.measures().log.is_reserve_spent
 
 
 async def test_a_block_that_waits_for_room_is_told_once_and_the_broker_is_not_ready(
@@ -82,25 +83,25 @@ async def test_a_block_that_waits_for_room_is_told_once_and_the_broker_is_not_re
 ) -> None:
     place = MemoryPlace()
     bench = Bench(place, SETTINGS)
-    door = HttpDoor()
+    app = HttpApp()
     async with await bench.open() as broker:
-        door.broker = broker
-        assert door._not_ready() is None
+        app.service = Service(broker)
+        assert app._not_ready() is None
         position = place.log.next_position
         place.log.is_full = True
         declaring = asyncio.create_task(bench.declare())
-        await until(lambda: broker.is_log_full)
+        await until(lambda: broker.log.is_full)
         tries = place.log.begun_count
         await until(lambda: place.log.begun_count > tries + 2)
-        assert broker.measures().log.is_full
-        assert "waits for room" in str(door._not_ready())
-        waits = told(lines, "a block waits for room")
+        assert broker.statistics.measures().log.is_full
+        assert "waits for room" in str(app._not_ready())
+        waits = logged(lines, "a block waits for room")
         assert waits == [("ERROR", {"position": position, "disk_free_bytes": place.log.free})]
         place.log.is_full = False
         await declaring
-        assert door._not_ready() is None
-        assert not broker.measures().log.is_full
-    [(level, fields)] = told(lines, "has been written")
+        assert app._not_ready() is None
+        assert not broker.statistics.measures().log.is_full
+    [(level, fields)] = logged(lines, "has been written")
     assert (level, fields["position"]) == ("INFO", position)
 
 
@@ -110,19 +111,19 @@ async def test_a_damaged_block_is_told_with_the_messages_it_costs(
     bench, log = flaky
     await bench.restart()
     log.lasting = LogDamaged
-    assert await bench.broker.receive("orders", 10) == []
+    assert await bench.broker.receiving.receive("orders", 10) == []
     dead = bench.counts()[3]
-    damaged = told(lines, "is damaged")
+    damaged = logged(lines, "is damaged")
     assert {level for level, _ in damaged} == {"ERROR"}
     assert sum(int(str(fields["set_aside"])) for _, fields in damaged) == dead >= 10
     positions = [fields["position"] for _, fields in damaged]
-    measures = bench.broker.measures().log
+    measures = bench.broker.statistics.measures().log
     assert (measures.damaged_blocks, measures.damaged_messages) == (len(set(positions)), dead)
-    await bench.broker.browse("orders", with_bodies=True)
-    await bench.broker.browse("orders", with_bodies=True)
+    await bench.broker.browsing.browse("orders", with_bodies=True)
+    await bench.broker.browsing.browse("orders", with_bodies=True)
     assert (
-        len({fields["position"] for _, fields in told(lines, "is damaged")})
-        == bench.broker.measures().log.damaged_blocks
+        len({fields["position"] for _, fields in logged(lines, "is damaged")})
+        == bench.broker.statistics.measures().log.damaged_blocks
     )
     log.lasting = None
 
@@ -134,14 +135,14 @@ async def test_a_block_that_cannot_be_read_for_a_while_is_told_once_and_when_it_
     front = log.first_position
     log.lasting = LogUnreadable
     await use_log(bench)
-    await until(lambda: bench.broker.measures().log.unreadable_blocks == 1)
+    await until(lambda: bench.broker.statistics.measures().log.unreadable_blocks == 1)
     await tried_again(log)
-    [(level, fields)] = told(lines, "trying again every")
+    [(level, fields)] = logged(lines, "trying again every")
     assert (level, fields["code"]) == ("ERROR", "log_unreadable")
     log.lasting = None
     await until(lambda: log.first_position > front)
-    assert told(lines, "can be read again") == [("INFO", {"position": fields["position"]})]
-    measures = bench.broker.measures().log
+    assert logged(lines, "can be read again") == [("INFO", {"position": fields["position"]})]
+    measures = bench.broker.statistics.measures().log
     assert (measures.unreadable_blocks, measures.damaged_blocks, measures.damaged_messages) == (0, 0, 0)
 
 
@@ -156,8 +157,8 @@ async def test_what_a_start_found_is_summed_up_and_damaged_blocks_are_counted() 
     place.log.damage(last - 2)
     damages: list[LogDamaged] = []
     async with await bench.open(on_damage=damages.append) as broker:
-        assert len(damages) == broker.measures().log.damaged_blocks == 2
-        recovered = broker.recovered
+        assert len(damages) == broker.statistics.measures().log.damaged_blocks == 2
+        recovered = broker.statistics.recovered
         assert (recovered.queues, recovered.messages, recovered.damaged_blocks) == (1, 1, 2)
         assert recovered.blocks == last - 2
 
@@ -168,11 +169,11 @@ async def test_dead_letters_are_told_by_queue_with_how_many_and_why(lines: pytes
         await bench.declare("orders", QueueSettings(max_retries=0, dead_letter_queue="orders_dlq"))
         await bench.declare("invoices", QueueSettings(max_retries=0, dead_letter=DeadLetterMode.PARK))
         for queue, count in (("orders", 5), ("invoices", 1)):
-            await broker.publish(queue, [Publication(b"x")] * count)
-            for delivery in await broker.receive(queue, limit=5):
-                await broker.nack([delivery.receipt], requeue=queue == "orders")
+            await broker.publishing.publish(queue, [Publication(b"x")] * count)
+            for delivery in await broker.receiving.receive(queue, limit=5):
+                await broker.settling.nack([delivery.receipt], requeue=queue == "orders")
     found: Counter[tuple[object, object, str]] = Counter()
-    for level, fields in told(lines, "were dead-lettered"):
+    for level, fields in logged(lines, "were dead-lettered"):
         reasons = fields["reasons"]
         assert isinstance(reasons, dict)
         assert (level, fields["count"]) == ("INFO", sum(reasons.values()))

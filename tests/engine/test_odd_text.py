@@ -18,7 +18,7 @@ ODD = "odd \ud800"
 @pytest.mark.parametrize("field", ["exchange", "routing_key", "group", "deduplication_id"])
 async def test_an_envelope_with_odd_text_is_refused(orders: Bench, field: str) -> None:
     envelope = Envelope(**{field: ODD})  # type: ignore[arg-type]  # which field is the test's parameter
-    [result] = await orders.broker.publish("orders", [Publication(b"x", envelope)])
+    [result] = await orders.broker.publishing.publish("orders", [Publication(b"x", envelope)])
     assert isinstance(result, BrokerError)
     assert orders.counts() == (0, 0, 0, 0)
     await orders.restart()
@@ -28,19 +28,19 @@ async def test_an_envelope_with_odd_text_is_refused(orders: Bench, field: str) -
 async def test_names_with_odd_text_are_refused(orders: Bench) -> None:
     broker = orders.broker
     for mistake in (
-        broker.declare_queue(ODD),
-        broker.declare_queue("q", namespace=ODD),
-        broker.declare_queue("q", QueueSettings(dead_letter_exchange=ODD)),
-        broker.declare_queue("q", QueueSettings(dead_letter_exchange="e", dead_letter_routing_key=ODD)),
-        broker.bind(Binding.to_queue("amq.topic", "orders", ODD)),
-        broker.bind(Binding.to_queue("amq.headers", "orders", "", {"x-match": "all", ODD: 1})),
-        broker.bind(Binding.to_queue("amq.headers", "orders", "", {"x-match": "all", "a": ODD})),
+        broker.declaring.declare_queue(ODD),
+        broker.declaring.declare_queue("q", namespace=ODD),
+        broker.declaring.declare_queue("q", QueueSettings(dead_letter_exchange=ODD)),
+        broker.declaring.declare_queue("q", QueueSettings(dead_letter_exchange="e", dead_letter_routing_key=ODD)),
+        broker.declaring.bind(Binding.to_queue("amq.topic", "orders", ODD)),
+        broker.declaring.bind(Binding.to_queue("amq.headers", "orders", "", {"x-match": "all", ODD: 1})),
+        broker.declaring.bind(Binding.to_queue("amq.headers", "orders", "", {"x-match": "all", "a": ODD})),
     ):
         with pytest.raises(BrokerError):
             await mistake
     await orders.restart()
-    assert orders.broker.queue_names() == ["orders"]
-    assert orders.broker.bindings() == []
+    assert orders.broker.catalog.queue_names() == ["orders"]
+    assert orders.broker.catalog.bindings() == []
 
 
 @pytest.mark.parametrize("mode", [DeadLetterMode.PARK, DeadLetterMode.MOVE])

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from smista.core import dead_letters
-from smista.core.errors import InvalidArgument, QueueDeleted
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Message, Publication
 from smista.core.queue import Queue
 from smista.core.settings import DeadLetterMode, DeduplicationScope, Overflow, QueueSettings
 from smista.core.state import BrokerState
 from smista.engine import FOREVER_MS, Broker, BrokerSettings, Delivery
-from smista.errors import BrokerClosed, OutcomeUnknown
+from smista.errors import BrokerClosed, InvalidArgument, OutcomeUnknown, QueueDeleted
 from smista.log import MemoryLog
 from tests.engine.bench import LONGEST_WAIT_MS, SETTINGS, Bench, Consumer, KeptLog, MemoryPlace, stored, turns, until
 
@@ -26,12 +25,12 @@ BOUNDED = QueueSettings(limit_ready_only=True, max_depth=100, overflow=Overflow.
 async def test_what_is_wrong_with_a_call_comes_up_before_it_stands_in_line(
     orders: Bench, lease_ms: int | None, consumer: str
 ) -> None:
-    good = asyncio.ensure_future(orders.broker.receive("orders", wait_ms=LONGEST_WAIT_MS))
+    good = asyncio.ensure_future(orders.broker.receiving.receive("orders", wait_ms=LONGEST_WAIT_MS))
     await turns()
     with pytest.raises(InvalidArgument):
-        await orders.broker.receive("orders", wait_ms=LONGEST_WAIT_MS, lease_ms=lease_ms, consumer=consumer)
+        await orders.broker.receiving.receive("orders", wait_ms=LONGEST_WAIT_MS, lease_ms=lease_ms, consumer=consumer)
     with pytest.raises(InvalidArgument):
-        orders.broker.subscribe("orders", Consumer().deliver, lease_ms=lease_ms, consumer=consumer)
+        orders.broker.subscribing.subscribe("orders", Consumer().deliver, lease_ms=lease_ms, consumer=consumer)
     await orders.publish(b"x")
     assert len(await good) == 1
 
@@ -47,9 +46,9 @@ async def test_a_consumer_that_fails_keeps_nobody_from_being_served(orders: Benc
 
     for name in names:
         await orders.declare(name)
-        orders.broker.subscribe(name, fail if name == "q2" else consumer.deliver)
+        orders.broker.subscribing.subscribe(name, fail if name == "q2" else consumer.deliver)
     for name in names:
-        orders.broker.publish_now(name, [Publication(b"x")])
+        orders.broker.publishing.publish_now(name, [Publication(b"x")])
     await until(lambda: len(consumer.deliveries) == 4)
     assert [str(fault) for fault in faults] == ["a consumer's fault"]
 
@@ -67,8 +66,8 @@ async def test_a_message_that_cannot_be_let_go_keeps_no_other_from_it(
 
     monkeypatch.setattr("smista.core.due.expire", fail_for_the_second)
     await orders.declare("short", QueueSettings(message_ttl_ms=10_000, dead_letter=DeadLetterMode.DROP))
-    poll = asyncio.ensure_future(orders.broker.receive("orders", wait_ms=10_000))
-    await orders.broker.publish("short", [Publication(b"%d" % number) for number in range(4)])
+    poll = asyncio.ensure_future(orders.broker.receiving.receive("orders", wait_ms=10_000))
+    await orders.broker.publishing.publish("short", [Publication(b"%d" % number) for number in range(4)])
     orders.pass_time(ms=20_000)
     await until(lambda: orders.counts("short") == (1, 0, 0, 0))
     assert await poll == []
@@ -84,9 +83,9 @@ async def test_a_consumer_may_publish_as_it_is_served(orders: Bench) -> None:
         got.extend(delivery.body for delivery in deliveries)
         orders.pass_time(ms=50)
         if len(got) < 3:
-            orders.broker.publish_now("bounded", [Publication(b"more")])
+            orders.broker.publishing.publish_now("bounded", [Publication(b"more")])
 
-    orders.broker.subscribe("bounded", publish_more, lease_ms=3_600_000)
+    orders.broker.subscribing.subscribe("bounded", publish_more, lease_ms=3_600_000)
     await orders.publish(b"first", queue="bounded")
     await until(lambda: len(got) == 3)
     await orders.restart()
@@ -99,13 +98,13 @@ async def test_a_consumer_may_delete_the_queue_between_the_messages_of_a_batch(o
     bench = Bench(place, BrokerSettings(disk_free_bytes_min=0, block_bytes_max=1))
     await bench.open()
     await bench.declare("gone", QueueSettings(limit_ready_only=True, max_depth=100, overflow=overflow))
-    number = bench.broker.queue_number("gone")
+    number = bench.broker.catalog.queue_number("gone")
 
     def delete(deliveries: list[Delivery]) -> None:
-        bench.broker.delete_queue_now(number)
+        bench.broker.declaring.delete_queue_now(number)
 
-    bench.broker.subscribe("gone", delete)
-    results = bench.broker.publish_now("gone", [Publication(b"x")] * 3)
+    bench.broker.subscribing.subscribe("gone", delete)
+    results = bench.broker.publishing.publish_now("gone", [Publication(b"x")] * 3)
     is_one_by_one = overflow is Overflow.REJECT
     assert [isinstance(result, QueueDeleted) for result in results] == [False, is_one_by_one, is_one_by_one]
     await bench.broker.durable()
@@ -120,10 +119,10 @@ async def test_a_consumer_may_delete_the_queue_between_the_messages_of_a_batch(o
 
 async def test_a_batch_is_recognised_though_it_would_enter_in_parts_now(orders: Bench) -> None:
     batch = [Publication(b"%d" % number) for number in range(3)]
-    first = await orders.broker.publish("orders", batch, batch_id="b")
-    await orders.broker.alter_queue("orders", QueueSettings(limit_ready_only=True, max_depth=100))
-    orders.broker.subscribe("orders", Consumer().deliver, prefetch=1)
-    again = await orders.broker.publish("orders", batch, batch_id="b")
+    first = await orders.broker.publishing.publish("orders", batch, batch_id="b")
+    await orders.broker.declaring.alter_queue("orders", QueueSettings(limit_ready_only=True, max_depth=100))
+    orders.broker.subscribing.subscribe("orders", Consumer().deliver, prefetch=1)
+    again = await orders.broker.publishing.publish("orders", batch, batch_id="b")
     assert [stored(one).number for one in again] == [stored(one).number for one in first]
 
 
@@ -133,13 +132,15 @@ async def test_no_message_is_taken_for_a_batch(orders: Bench) -> None:
     await orders.publish(b"x", envelope=Envelope(deduplication_id="batch 7"))
     await orders.publish(b"x", envelope=Envelope(deduplication_id="batch\0" + "7"))
     for queue in ("orders", "grouped"):
-        await orders.broker.publish(queue, [Publication(b"1"), Publication(b"2")], batch_id="7")
+        await orders.broker.publishing.publish(queue, [Publication(b"1"), Publication(b"2")], batch_id="7")
     assert (orders.counts("orders")[0], orders.counts("grouped")[0]) == (4, 3)
 
 
 async def test_a_claim_that_waited_for_its_first_row_keeps_within_its_bytes(orders: Bench) -> None:
     claim = asyncio.ensure_future(
-        orders.broker.claim("orders", "c", session="s", after=0, max_rows=10, max_bytes=100, wait_ms=LONGEST_WAIT_MS)
+        orders.broker.claiming.claim(
+            "orders", "c", session="s", after=0, max_rows=10, max_bytes=100, wait_ms=LONGEST_WAIT_MS
+        )
     )
     await turns()
     await orders.publish(b"x" * 80, b"x" * 80)
@@ -155,10 +156,10 @@ async def test_many_that_are_over_go_some_at_a_time_and_hide_nothing(
         await orders.publish(*[b"over"] * 1000, envelope=Envelope(ttl_ms=60_000))
     await orders.publish(b"good")
     # The clockwork that would see to it is held up.
-    monkeypatch.setattr(orders.broker, "_deadline", lambda: None)
-    monkeypatch.setattr(orders.broker, "_arm", lambda next_ms: None)
+    monkeypatch.setattr(orders.broker._running.deadlines, "_due", lambda: None)
+    monkeypatch.setattr(orders.broker._running.deadlines, "plan", lambda next_ms: None)
     orders.pass_time(ms=100_000)
-    receiving = asyncio.ensure_future(orders.broker.receive("orders"))
+    receiving = asyncio.ensure_future(orders.broker.receiving.receive("orders"))
     await asyncio.sleep(0)
     assert not receiving.done(), "not all of them in one step"
     assert [delivery.body for delivery in await receiving] == [b"good"]
@@ -167,16 +168,16 @@ async def test_many_that_are_over_go_some_at_a_time_and_hide_nothing(
 async def test_closing_goes_on_though_whoever_asked_was_cancelled() -> None:
     place = MemoryPlace()
     broker = await Broker.open(place.open(), SETTINGS)
-    await broker.declare_queue("q")
+    await broker.declaring.declare_queue("q")
     place.log.gate.clear()
-    publishing = asyncio.ensure_future(broker.publish("q", [Publication(b"x")]))
+    publishing = asyncio.ensure_future(broker.publishing.publish("q", [Publication(b"x")]))
     await place.log.held_up()
     closing = asyncio.ensure_future(broker.close())
     await turns()
     closing.cancel()
     await asyncio.gather(closing, return_exceptions=True)
     with pytest.raises(BrokerClosed):
-        broker.publish_now("q", [Publication(b"y")])
+        broker.publishing.publish_now("q", [Publication(b"y")])
     place.log.gate.set()
     await broker.close()
     await publishing
@@ -200,9 +201,9 @@ async def test_dead_letters_are_routed_by_their_headers_while_the_broker_starts(
     def read(properties: bytes) -> tuple[Mapping[str, object] | None, Sequence[str]]:
         return {"kind": properties.decode()}, ()
 
-    await orders.broker.declare_exchange("dead", ExchangeSettings(ExchangeKind.HEADERS))
+    await orders.broker.declaring.declare_exchange("dead", ExchangeSettings(ExchangeKind.HEADERS))
     await orders.declare("letters")
-    await orders.broker.bind(Binding.to_queue("dead", "letters", "", {"x-match": "all", "kind": "a"}))
+    await orders.broker.declaring.bind(Binding.to_queue("dead", "letters", "", {"x-match": "all", "kind": "a"}))
     settings = QueueSettings(dead_letter=DeadLetterMode.MOVE_OR_DROP, dead_letter_exchange="dead", message_ttl_ms=5_000)
     await orders.declare("brief", settings)
     await orders.publish(b"x", queue="brief", envelope=Envelope(properties=b"a"))

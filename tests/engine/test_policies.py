@@ -50,7 +50,7 @@ def alter_if_there(name: str, settings: QueueSettings) -> Step:
 
 def reclaim_all(world: World) -> None:
     """Have all blocks that there are written again or dropped, and replay after each."""
-    end = world.recorder.position
+    end = world.journal.position
     while world.front < end - 1:
         assert world.reclaim()
         world.check()
@@ -106,15 +106,15 @@ def test_a_policy_that_was_deleted_stays_away_when_the_log_is_reclaimed() -> Non
 
 async def test_a_running_broker_takes_up_a_policy_at_once() -> None:
     async with await Broker.open(MemoryLog()) as broker:
-        await broker.declare_queue("orders")
-        await broker.publish("orders", [Publication(b"%d" % number) for number in range(5)])
-        assert await broker.set_policy("small", "orders", {"max_depth": 2, "overflow": "drop-oldest"}) == 1
-        assert broker.stats("orders").depth == 2
-        assert broker.stats("orders").policy == "small"
-        assert broker.queue_settings("orders").max_depth == 2
-        assert broker.declared_settings("orders") == QueueSettings()
-        await broker.declare_queue("orders")
-        assert [one.name for one in broker.policies()] == ["small"]
-        await broker.delete_policy("small")
-        assert broker.queue_settings("orders") == QueueSettings()
-        assert (broker.stats("orders").policy, broker.policies()) == (None, [])
+        await broker.declaring.declare_queue("orders")
+        await broker.publishing.publish("orders", [Publication(b"%d" % number) for number in range(5)])
+        assert await broker.declaring.set_policy("small", "orders", {"max_depth": 2, "overflow": "drop-oldest"}) == 1
+        assert broker.statistics.stats("orders").depth == 2
+        assert broker.statistics.stats("orders").policy == "small"
+        assert broker.catalog.queue_settings("orders").max_depth == 2
+        assert broker.catalog.declared_settings("orders") == QueueSettings()
+        await broker.declaring.declare_queue("orders")
+        assert [one.name for one in broker.catalog.policies()] == ["small"]
+        await broker.declaring.delete_policy("small")
+        assert broker.catalog.queue_settings("orders") == QueueSettings()
+        assert (broker.statistics.stats("orders").policy, broker.catalog.policies()) == (None, [])

@@ -98,7 +98,7 @@ def test_an_acknowledgement_is_counted_when_its_message_lies_in_a_dropped_block(
     queue = declare(world, "orders")
     declared_in = queue.position
     publish(world, queue, b"x")
-    published_in = world.recorder.position - 1
+    published_in = world.journal.position - 1
     reclaim_through(world, declared_in)
     [message] = receive(world, queue)
     acknowledge(world, message)
@@ -110,7 +110,7 @@ def test_a_delivery_is_counted_when_its_message_is_relocated_afterwards(world: W
     queue = declare(world, "orders")
     declared_in = queue.position
     publish(world, queue, b"x")
-    published_in = world.recorder.position - 1
+    published_in = world.journal.position - 1
     reclaim_through(world, declared_in)
     receive(world, queue)
     reclaim_through(world, published_in)
@@ -122,7 +122,7 @@ def test_purged_messages_may_lie_in_a_block_that_is_reclaimed_before_they_are_bu
     publish(world, queue, b"x")
     declaring.purge(world.state, queue, now_ms=world.now_ms)
     world.seal()
-    reclaim_through(world, world.recorder.position - 1)
+    reclaim_through(world, world.journal.position - 1)
     world.check()
 
 
@@ -133,7 +133,7 @@ def test_purged_dead_letters_stay_away_when_reclaimed_before_they_are_buried(wor
     reject(world, message)
     declaring.purge(world.state, world.state.queue("orders_dlq"), now_ms=world.now_ms)
     world.seal()
-    reclaim_through(world, world.recorder.position - 1)
+    reclaim_through(world, world.journal.position - 1)
     world.check()
 
 
@@ -141,7 +141,7 @@ def test_messages_of_a_deleted_queue_may_be_reclaimed_before_they_are_buried(wor
     queue = declare(world, "orders")
     publish(world, queue, b"x")
     delete(world, queue)
-    reclaim_through(world, world.recorder.position - 1)
+    reclaim_through(world, world.journal.position - 1)
     world.check()
 
 
@@ -176,7 +176,7 @@ def test_bindings_of_a_fleeting_queue_do_not_come_back_after_two_restarts(world:
 
 def test_an_exchange_declared_again_has_no_bindings_to_its_predecessor(world: World) -> None:
     fanout(world, "second")
-    declared_in = world.recorder.position - 1
+    declared_in = world.journal.position - 1
     fanout(world, "first")
     bind(world, Binding.to_exchange("first", "second"))
     declaring.delete_exchange(world.state, world.state.namespace("/"), "second")
@@ -188,7 +188,7 @@ def test_an_exchange_declared_again_has_no_bindings_to_its_predecessor(world: Wo
 
 def test_a_binding_to_an_exchange_whose_declaration_was_relocated_stays(world: World) -> None:
     fanout(world, "second")
-    declared_in = world.recorder.position - 1
+    declared_in = world.journal.position - 1
     fanout(world, "first")
     bind(world, Binding.to_exchange("first", "second"))
     reclaim_through(world, declared_in)
@@ -207,7 +207,7 @@ def test_a_durable_exchange_has_no_bindings_of_a_fleeting_one_of_its_name(world:
 def test_bindings_of_predeclared_exchanges_survive_relocation(world: World) -> None:
     declare(world, "orders")
     bind(world, Binding.to_queue("amq.topic", "orders", "a.#"))
-    reclaim_through(world, world.recorder.position - 1)
+    reclaim_through(world, world.journal.position - 1)
     world.check()
 
 
@@ -228,7 +228,7 @@ def test_deduplication_memory_survives_relocation_and_a_purge_forgets_it(world: 
     publish(world, queue, b"x", envelope=Envelope(deduplication_id="1"))
     [message] = receive(world, queue)
     acknowledge(world, message)
-    reclaim_through(world, world.recorder.position - 1)
+    reclaim_through(world, world.journal.position - 1)
     world.check()
     world.restart()
     [again] = publishing.publish(
@@ -240,7 +240,7 @@ def test_deduplication_memory_survives_relocation_and_a_purge_forgets_it(world: 
     assert isinstance(again, Placed)
     assert again.is_duplicate
     declaring.purge(world.state, world.state.queue("orders"), now_ms=world.now_ms)
-    reclaim_through(world, world.recorder.position - 1)
+    reclaim_through(world, world.journal.position - 1)
     world.check()
 
 
@@ -251,7 +251,7 @@ def test_a_message_that_moved_from_a_fleeting_queue_is_found_again(world: World)
     [message] = receive(world, queue)
     reject(world, message)
     world.check()
-    reclaim_through(world, world.recorder.position - 1)
+    reclaim_through(world, world.journal.position - 1)
     world.check()
 
 
@@ -270,6 +270,6 @@ def test_a_drop_that_a_crash_undoes_brings_nothing_back(world: World) -> None:
     first, second, _ = receive(world, queue, 3)
     acknowledge(world, first)
     reject(world, second)
-    reclaim_through(world, world.recorder.position - 1)
+    reclaim_through(world, world.journal.position - 1)
     for front in range(1, world.front + 1):
         world.check(front=front)

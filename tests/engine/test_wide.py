@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from smista.core.dead_letters import _find_way
-from smista.core.errors import QueueDeleted, QueueFull, ReachTooWide
+from smista.core.dead_letter_target import find_way
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings, Work, route
 from smista.core.exchanges.matcher import PASSED
 from smista.core.message import Envelope, Publication, Receipt
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from smista.engine import Broker, Published
-from smista.engine.lane import Lane
+from smista.engine.fair_turns import FairTurns
+from smista.errors import QueueDeleted, QueueFull, ReachTooWide
 from tests.engine.bench import Bench, Consumer, MemoryPlace, stored, until
 
 WIDTH = 60
@@ -28,8 +28,8 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smista.engine.publishing.FAN_OUT_AT_ONCE", 10)
     monkeypatch.setattr("smista.core.dead_letters.COPIES_AT_ONCE", 50)
     monkeypatch.setattr("smista.engine.staging.COPIES_AT_ONCE", 50)
-    monkeypatch.setattr("smista.engine.leaving.SLICE_S", 0.0)
-    monkeypatch.setattr("smista.engine.running.SLICE_S", 0.0)
+    monkeypatch.setattr("smista.engine.slices.SLICE_S", 0.0)
+    monkeypatch.setattr("smista.engine.deadlines.SLICE_S", 0.0)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def bench() -> AsyncIterator[Bench]:
     await bench.open()
     for number in range(WIDTH):
         await bench.declare(f"q{number}")
-        await bench.broker.bind(Binding.to_queue("amq.fanout", f"q{number}"))
+        await bench.broker.declaring.bind(Binding.to_queue("amq.fanout", f"q{number}"))
     yield bench
     await bench.broker.close()
 
@@ -63,7 +63,9 @@ async def most_in_a_turn(broker: Broker, work: asyncio.Future[Any], count: Calla
 
 async def test_one_after_the_other_goes_to_very_many_queues(bench: Bench) -> None:
     broker = bench.broker
-    work = asyncio.gather(*(broker.publish_to_exchange("amq.fanout", Publication(b"x")) for _ in range(COUNT)))
+    work = asyncio.gather(
+        *(broker.publishing.publish_to_exchange("amq.fanout", Publication(b"x")) for _ in range(COUNT))
+    )
     assert await most_in_a_turn(broker, work) == WIDTH
     assert [len(results) for results in await work] == [WIDTH] * COUNT
     assert {bench.counts(f"q{number}")[0] for number in range(WIDTH)} == {COUNT}
@@ -71,9 +73,12 @@ async def test_one_after_the_other_goes_to_very_many_queues(bench: Bench) -> Non
 
 async def test_one_for_few_queues_does_not_wait_for_them(bench: Bench) -> None:
     broker = bench.broker
-    await broker.bind(Binding.to_queue("amq.direct", "q1", "one"))
-    wide = [asyncio.ensure_future(broker.publish_to_exchange("amq.fanout", Publication(b"x"))) for _ in range(COUNT)]
-    await broker.publish_to_exchange("amq.direct", Publication(b"y", Envelope(routing_key="one")))
+    await broker.declaring.bind(Binding.to_queue("amq.direct", "q1", "one"))
+    wide = [
+        asyncio.ensure_future(broker.publishing.publish_to_exchange("amq.fanout", Publication(b"x")))
+        for _ in range(COUNT)
+    ]
+    await broker.publishing.publish_to_exchange("amq.direct", Publication(b"y", Envelope(routing_key="one")))
     assert not wide[-1].done()
     await asyncio.gather(*wide)
 
@@ -90,7 +95,7 @@ async def test_one_after_the_other_looks_long_for_its_way(
 ) -> None:
     broker = bench.broker
     for number in range(1, 5):
-        await broker.bind(Binding.to_queue("amq.topic", "q1", ".".join(["#", "a"] * number + ["#"])))
+        await broker.declaring.bind(Binding.to_queue("amq.topic", "q1", ".".join(["#", "a"] * number + ["#"])))
     at_once = 20
     monkeypatch.setattr("smista.engine.publishing.WORK_AT_ONCE", at_once)
     done = 0
@@ -98,7 +103,7 @@ async def test_one_after_the_other_looks_long_for_its_way(
 
     def noted(work: Work, count: int) -> None:
         nonlocal done
-        # Said before it is done: what is refused is not.
+        # Refused before it is done: what is refused is not.
         spend(work, count)
         done += count
 
@@ -106,7 +111,7 @@ async def test_one_after_the_other_looks_long_for_its_way(
 
     def publish() -> Coroutine[Any, Any, list[Published]]:
         publication = Publication(b"x", Envelope(routing_key=key))
-        return broker.publish_to_exchange("amq.topic", publication, extra_keys=extra_keys)
+        return broker.publishing.publish_to_exchange("amq.topic", publication, extra_keys=extra_keys)
 
     await publish()
     alone = done
@@ -125,7 +130,7 @@ def reach_less(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_message_for_too_many_queues_is_stored_in_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     reach_less(monkeypatch)
     with pytest.raises(ReachTooWide, match=f"more than {WIDTH - 1} queues"):
-        await bench.broker.publish_to_exchange("amq.fanout", Publication(b"x"))
+        await bench.broker.publishing.publish_to_exchange("amq.fanout", Publication(b"x"))
     assert {bench.counts(f"q{number}")[0] for number in range(WIDTH)} == {0}
 
 
@@ -146,7 +151,7 @@ async def all_dead(bench: Bench) -> None:
 
 async def test_what_expires_goes_to_very_many_queues_some_at_a_time(bench: Bench) -> None:
     await dying(bench, message_ttl_ms=10_000)
-    await bench.broker.publish("dying", [Publication(b"x")] * COUNT)
+    await bench.broker.publishing.publish("dying", [Publication(b"x")] * COUNT)
     bench.pass_time(ms=20_000)
     assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) == WIDTH
 
@@ -154,20 +159,20 @@ async def test_what_expires_goes_to_very_many_queues_some_at_a_time(bench: Bench
 async def test_what_is_over_as_it_enters_goes_to_very_many_queues_some_at_a_time(bench: Bench) -> None:
     await dying(bench, message_ttl_ms=0)
     before = placed(bench.broker)
-    bench.broker.publish_now("dying", [Publication(b"x")] * COUNT)
+    bench.broker.publishing.publish_now("dying", [Publication(b"x")] * COUNT)
     assert placed(bench.broker) - before <= COUNT + 2 * WIDTH
     assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) == WIDTH
 
 
 async def held(bench: Bench) -> list[Receipt]:
-    await bench.broker.publish("dying", [Publication(b"x")] * COUNT)
-    return [delivery.receipt for delivery in await bench.broker.receive("dying", COUNT)]
+    await bench.broker.publishing.publish("dying", [Publication(b"x")] * COUNT)
+    return [delivery.receipt for delivery in await bench.broker.receiving.receive("dying", COUNT)]
 
 
 async def test_what_is_rejected_goes_to_very_many_queues_some_at_a_time(bench: Bench) -> None:
     await dying(bench)
     receipts = await held(bench)
-    work = asyncio.ensure_future(bench.broker.nack(receipts, requeue=False))
+    work = asyncio.ensure_future(bench.broker.settling.nack(receipts, requeue=False))
     assert await most_in_a_turn(bench.broker, work) == WIDTH
     assert await work == [False] * COUNT
     await all_dead(bench)
@@ -176,14 +181,14 @@ async def test_what_is_rejected_goes_to_very_many_queues_some_at_a_time(bench: B
 @pytest.mark.parametrize("how", ["rejected", "expired"])
 async def test_what_very_many_full_queues_do_not_take_is_tried_some_at_a_time(bench: Bench, how: str) -> None:
     for number in range(WIDTH):
-        await bench.broker.alter_queue(f"q{number}", QueueSettings(max_depth=1))
-    await bench.broker.publish_to_exchange("amq.fanout", Publication(b"full"))
+        await bench.broker.declaring.alter_queue(f"q{number}", QueueSettings(max_depth=1))
+    await bench.broker.publishing.publish_to_exchange("amq.fanout", Publication(b"full"))
     await dying(bench, message_ttl_ms=10_000)
     receipts = await held(bench) if how == "rejected" else []
     if receipts:
-        work: asyncio.Future[Any] = asyncio.ensure_future(bench.broker.nack(receipts, requeue=False))
+        work: asyncio.Future[Any] = asyncio.ensure_future(bench.broker.settling.nack(receipts, requeue=False))
     else:
-        await bench.broker.publish("dying", [Publication(b"x")] * COUNT)
+        await bench.broker.publishing.publish("dying", [Publication(b"x")] * COUNT)
         bench.pass_time(ms=20_000)
         work = asyncio.ensure_future(until(lambda: not any(bench.counts("dying"))))
     assert await most_in_a_turn(bench.broker, work, tried) == WIDTH
@@ -193,7 +198,7 @@ async def test_what_very_many_full_queues_do_not_take_is_tried_some_at_a_time(be
 async def test_what_a_consumer_vanished_with_goes_to_very_many_queues_some_at_a_time(bench: Bench) -> None:
     await dying(bench, max_retries=0)
     receipts = await held(bench)
-    rest = bench.broker.leave([], receipts, bench.broker.vanish_now)
+    rest = bench.broker.subscribing.leave([], receipts, bench.broker.settling.vanish_now)
     assert rest is not None
     assert await most_in_a_turn(bench.broker, rest) == WIDTH
     await all_dead(bench)
@@ -203,7 +208,7 @@ async def test_what_is_released_too_late_goes_to_very_many_queues_some_at_a_time
     await dying(bench, message_ttl_ms=10_000, lease_ms=60_000)
     receipts = await held(bench)
     bench.pass_time(ms=20_000)
-    work = asyncio.ensure_future(bench.broker.release(receipts))
+    work = asyncio.ensure_future(bench.broker.settling.release(receipts))
     assert await most_in_a_turn(bench.broker, work) == WIDTH
     assert await work == [None] * COUNT
     await all_dead(bench)
@@ -211,8 +216,10 @@ async def test_what_is_released_too_late_goes_to_very_many_queues_some_at_a_time
 
 async def test_rows_of_a_claim_that_ends_go_to_very_many_queues_some_at_a_time(bench: Bench) -> None:
     await dying(bench, max_retries=0)
-    await bench.broker.publish("dying", [Publication(b"x")] * COUNT)
-    claim = await bench.broker.claim("dying", "c", session="s", after=0, max_rows=100, max_bytes=1000, lease_ms=10_000)
+    await bench.broker.publishing.publish("dying", [Publication(b"x")] * COUNT)
+    claim = await bench.broker.claiming.claim(
+        "dying", "c", session="s", after=0, max_rows=100, max_bytes=1000, lease_ms=10_000
+    )
     assert claim is not None
     bench.pass_time(ms=20_000)
     assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) == WIDTH
@@ -221,7 +228,7 @@ async def test_rows_of_a_claim_that_ends_go_to_very_many_queues_some_at_a_time(b
 async def test_a_dead_letter_for_too_many_queues_is_parked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     reach_less(monkeypatch)
     await dying(bench)
-    await bench.broker.nack(await held(bench), requeue=False)
+    await bench.broker.settling.nack(await held(bench), requeue=False)
     assert bench.counts("dying") == (0, 0, 0, COUNT)
 
 
@@ -230,41 +237,41 @@ async def test_those_for_too_many_queues_are_parked_some_at_a_time(
 ) -> None:
     reach_less(monkeypatch)
     monkeypatch.setattr("smista.core.exchanges.router.DESTINATIONS_PER_WORK", 1)
-    monkeypatch.setattr("smista.core.dead_letters.WORK_PER_COPY", 1)
+    monkeypatch.setattr("smista.core.dead_letter_target.WORK_PER_COPY", 1)
     await dying(bench)
-    work = asyncio.ensure_future(bench.broker.nack(await held(bench), requeue=False))
-    assert await most_in_a_turn(bench.broker, work, lambda broker: broker.stats("dying").dead) == 1
+    work = asyncio.ensure_future(bench.broker.settling.nack(await held(bench), requeue=False))
+    assert await most_in_a_turn(bench.broker, work, lambda broker: broker.statistics.stats("dying").dead) == 1
 
 
 @pytest.mark.parametrize("how", ["rejected", "expired"])
 async def test_dead_letters_that_pass_very_many_exchanges_go_some_at_a_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("smista.core.dead_letters.WORK_PER_COPY", PASSED)
+    monkeypatch.setattr("smista.core.dead_letter_target.WORK_PER_COPY", PASSED)
     for number in range(WIDTH):
-        await bench.broker.declare_exchange(f"x{number}", ExchangeSettings(ExchangeKind.FANOUT))
-        await bench.broker.bind(Binding.to_exchange("amq.topic", f"x{number}", "#"))
-    await bench.broker.bind(Binding.to_queue("x0", "q0"))
+        await bench.broker.declaring.declare_exchange(f"x{number}", ExchangeSettings(ExchangeKind.FANOUT))
+        await bench.broker.declaring.bind(Binding.to_exchange("amq.topic", f"x{number}", "#"))
+    await bench.broker.declaring.bind(Binding.to_queue("x0", "q0"))
     await bench.declare("dying", QueueSettings(dead_letter_exchange="amq.topic", message_ttl_ms=10_000))
     if how == "rejected":
-        work: asyncio.Future[Any] = asyncio.ensure_future(bench.broker.nack(await held(bench), requeue=False))
+        work: asyncio.Future[Any] = asyncio.ensure_future(bench.broker.settling.nack(await held(bench), requeue=False))
     else:
-        await bench.broker.publish("dying", [Publication(b"x")] * COUNT)
+        await bench.broker.publishing.publish("dying", [Publication(b"x")] * COUNT)
         bench.pass_time(ms=20_000)
         work = asyncio.ensure_future(until(lambda: not any(bench.counts("dying"))))
-    assert await most_in_a_turn(bench.broker, work, lambda broker: broker.message_count("q0")) == 1
+    assert await most_in_a_turn(bench.broker, work, lambda broker: broker.statistics.message_count("q0")) == 1
     assert bench.counts("q0") == (COUNT, 0, 0, 0)
 
 
 async def test_dead_letters_with_long_headers_go_some_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are read to find where each of them goes."""
-    monkeypatch.setattr("smista.core.dead_letters.READ_PER_COPY", 1)
-    await bench.broker.bind(Binding.to_queue("amq.topic", "q0", "#"))
+    monkeypatch.setattr("smista.core.dead_letter_target.READ_PER_COPY", 1)
+    await bench.broker.declaring.bind(Binding.to_queue("amq.topic", "q0", "#"))
     await bench.declare("dying", QueueSettings(dead_letter_exchange="amq.topic"))
-    await bench.broker.publish("dying", [Publication(b"x", Envelope(properties=b"p" * WIDTH))] * COUNT)
-    receipts = [delivery.receipt for delivery in await bench.broker.receive("dying", COUNT)]
-    work = asyncio.ensure_future(bench.broker.nack(receipts, requeue=False))
-    assert await most_in_a_turn(bench.broker, work, lambda broker: broker.message_count("q0")) == 1
+    await bench.broker.publishing.publish("dying", [Publication(b"x", Envelope(properties=b"p" * WIDTH))] * COUNT)
+    receipts = [delivery.receipt for delivery in await bench.broker.receiving.receive("dying", COUNT)]
+    work = asyncio.ensure_future(bench.broker.settling.nack(receipts, requeue=False))
+    assert await most_in_a_turn(bench.broker, work, lambda broker: broker.statistics.message_count("q0")) == 1
     assert bench.counts("q0") == (COUNT, 0, 0, 0)
 
 
@@ -285,7 +292,7 @@ async def test_a_batch_that_has_very_many_queues_get_dead_letters_enters_some_at
 ) -> None:
     await full(bench, "full", overflow)
     batch = [Publication(b"%d" % number) for number in range(COUNT)]
-    work = asyncio.ensure_future(bench.broker.publish("full", batch, batch_id="b"))
+    work = asyncio.ensure_future(bench.broker.publishing.publish("full", batch, batch_id="b"))
     assert await most_in_a_turn(bench.broker, work) <= WIDTH + 2
     await all_dead(bench)
     is_oldest = overflow is Overflow.DEAD_LETTER_OLDEST
@@ -298,17 +305,17 @@ async def test_a_batch_that_has_very_many_queues_get_dead_letters_enters_some_at
 async def test_a_batch_that_was_cut_is_recognised(bench: Bench) -> None:
     await full(bench, "full", Overflow.DEAD_LETTER_OLDEST)
     batch = [Publication(b"%d" % number) for number in range(COUNT)]
-    first = await bench.broker.publish("full", batch, batch_id="b")
-    again = await bench.broker.publish("full", batch, batch_id="b")
+    first = await bench.broker.publishing.publish("full", batch, batch_id="b")
+    again = await bench.broker.publishing.publish("full", batch, batch_id="b")
     assert [stored(one).number for one in again] == [stored(one).number for one in first]
     await all_dead(bench)
 
 
 async def test_a_queue_that_is_deleted_refuses_what_is_left_of_a_batch(bench: Bench) -> None:
     await full(bench, "full", Overflow.DEAD_LETTER_OLDEST)
-    work = asyncio.ensure_future(bench.broker.publish("full", [Publication(b"x")] * COUNT))
+    work = asyncio.ensure_future(bench.broker.publishing.publish("full", [Publication(b"x")] * COUNT))
     await asyncio.sleep(0)
-    await bench.broker.delete_queue("full")
+    await bench.broker.declaring.delete_queue("full")
     results = await work
     assert isinstance(results[0], Published)
     assert isinstance(results[-1], QueueDeleted)
@@ -320,11 +327,56 @@ async def test_a_batch_that_may_not_wait_leaves_what_has_to_leave_to_later_turns
 ) -> None:
     await full(bench, "full", overflow)
     before = placed(bench.broker)
-    refused = bench.broker.publish_alike_now("full", [b"x"] * COUNT, Publication(b""))
+    refused = bench.broker.publishing.publish_alike_now("full", [b"x"] * COUNT, Publication(b""))
     assert len(refused) == (0 if overflow is Overflow.DEAD_LETTER_OLDEST else COUNT)
     assert placed(bench.broker) - before <= COUNT + 3 * WIDTH
     assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) == WIDTH
     assert bench.counts("full") == (1, 0, 0, 0)
+
+
+MANY = 1_000
+LARGE = [Publication(b"x" * (MANY // COUNT))] * COUNT
+"""Each has very many small messages leave."""
+
+
+def gone(broker: Broker) -> int:
+    return sum(queue.counters.published - queue.depth for queue in broker._state.queues.values())
+
+
+async def full_of_small_ones(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smista.core.trimming.TRIMMED_AT_ONCE", 10)
+    await bench.declare("full", QueueSettings(max_bytes=MANY, overflow=Overflow.DROP_OLDEST))
+    await bench.broker.publishing.publish("full", [Publication(b"x")] * MANY)
+
+
+async def test_a_batch_that_pushes_out_very_many_messages_enters_some_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await full_of_small_ones(bench, monkeypatch)
+    work = asyncio.ensure_future(bench.broker.publishing.publish("full", LARGE))
+    assert await most_in_a_turn(bench.broker, work, gone) <= 150
+    await until(lambda: bench.counts("full") == (COUNT, 0, 0, 0))
+
+
+async def test_a_batch_that_may_not_wait_pushes_out_some_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await full_of_small_ones(bench, monkeypatch)
+    bench.broker.publishing.publish_alike_now("full", [one.body for one in LARGE], Publication(b""))
+    assert gone(bench.broker) <= 150
+    work = asyncio.ensure_future(until(lambda: bench.counts("full") == (COUNT, 0, 0, 0)))
+    assert await most_in_a_turn(bench.broker, work, gone) <= 150
+
+
+async def test_one_for_several_queues_pushes_out_some_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await full_of_small_ones(bench, monkeypatch)
+    others = [f"full{number}" for number in range(COUNT)]
+    for name in others:
+        await bench.declare(name, QueueSettings(max_bytes=MANY, overflow=Overflow.DROP_OLDEST))
+        await bench.broker.publishing.publish(name, [Publication(b"x")] * MANY)
+    bench.broker.publishing.publish_to_queues_now(["full", *others], Publication(b"x" * MANY))
+    assert gone(bench.broker) <= 150
+    await until(lambda: all(bench.counts(name) == (1, 0, 0, 0) for name in others))
 
 
 @pytest.mark.parametrize("may_wait", [True, False])
@@ -337,16 +389,16 @@ async def test_a_batch_that_enters_one_by_one_makes_no_more_dead_letters_in_a_tu
     )
     await bench.declare("full", settings)
     consumer = Consumer()
-    bench.broker.subscribe("full", consumer.deliver, prefetch=1)
+    bench.broker.subscribing.subscribe("full", consumer.deliver, prefetch=1)
     await bench.publish(b"held", b"ready", queue="full")
     await until(lambda: bench.counts("full") == (1, 0, 1, 0))
     before, batch = placed(bench.broker), [Publication(b"x")] * COUNT
     if may_wait:
-        work: asyncio.Future[Any] = asyncio.ensure_future(bench.broker.publish("full", batch))
+        work: asyncio.Future[Any] = asyncio.ensure_future(bench.broker.publishing.publish("full", batch))
         assert await most_in_a_turn(bench.broker, work) <= 2 * WIDTH + 2
         results = await work
     else:
-        results = bench.broker.publish_now("full", batch)
+        results = bench.broker.publishing.publish_now("full", batch)
         assert placed(bench.broker) - before <= COUNT + 3 * WIDTH
     assert [type(one) for one in results] == [QueueFull] * COUNT
     assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) <= 2 * WIDTH
@@ -358,16 +410,16 @@ async def test_a_batch_whose_dead_letters_nobody_takes_is_refused_some_at_a_time
     bench: Bench, *, may_wait: bool
 ) -> None:
     for number in range(WIDTH):
-        await bench.broker.alter_queue(f"q{number}", QueueSettings(max_depth=1))
-    await bench.broker.publish_to_exchange("amq.fanout", Publication(b"full"))
+        await bench.broker.declaring.alter_queue(f"q{number}", QueueSettings(max_depth=1))
+    await bench.broker.publishing.publish_to_exchange("amq.fanout", Publication(b"full"))
     await full(bench, "full", Overflow.DEAD_LETTER_OLDEST)
     before, batch = tried(bench.broker), [Publication(b"x")] * COUNT
     if may_wait:
-        work = asyncio.ensure_future(bench.broker.publish("full", batch))
+        work = asyncio.ensure_future(bench.broker.publishing.publish("full", batch))
         assert await most_in_a_turn(bench.broker, work, tried) == WIDTH
         results = await work
     else:
-        results = bench.broker.publish_now("full", batch)
+        results = bench.broker.publishing.publish_now("full", batch)
         assert tried(bench.broker) - before == WIDTH
     assert [type(one) for one in results] == [QueueFull] * COUNT
     assert bench.counts("full") == (1, 0, 0, 0)
@@ -382,14 +434,14 @@ async def test_a_message_for_several_full_queues_whose_dead_letters_go_to_very_m
         await full(bench, name, overflow)
     looked_for = 0
 
-    def find_way(*given: Any) -> Any:
+    def counted(*given: Any) -> Any:
         nonlocal looked_for
         looked_for += 1
-        return _find_way(*given)
+        return find_way(*given)
 
-    monkeypatch.setattr("smista.core.dead_letters._find_way", find_way)
+    monkeypatch.setattr("smista.core.dead_letters.find_way", counted)
     before = placed(bench.broker)
-    bench.broker.publish_to_queues_now(names, Publication(b"x"))
+    bench.broker.publishing.publish_to_queues_now(names, Publication(b"x"))
     assert placed(bench.broker) - before <= COUNT + 3 * WIDTH
     assert looked_for <= 4
     # Not by `counts`: each call of the broker that looks at a queue does some of what is left.
@@ -400,16 +452,16 @@ async def test_a_message_for_several_full_queues_whose_dead_letters_go_to_very_m
     assert {bench.counts(name) for name in names} == {(1, 0, 0, 0)}
 
 
-# -- the lane ---------------------------------------------------------------------------------------------------------
+# -- fair turns ------------------------------------------------------------------------------------------------------
 
 
 async def test_in_each_turn_of_the_loop_one_of_them_goes_on() -> None:
-    lane = Lane()
+    turns = FairTurns()
     done: list[str] = []
 
     async def work(name: str) -> None:
         for _ in range(3):
-            await lane.turn()
+            await turns.turn()
             done.append(name)
 
     workers = asyncio.gather(work("a"), work("b"), work("c"))
@@ -423,13 +475,13 @@ async def test_in_each_turn_of_the_loop_one_of_them_goes_on() -> None:
 
 
 async def test_what_is_done_in_turns_comes_in_order_and_so_many_in_a_turn() -> None:
-    lane = Lane()
+    turns = FairTurns()
     done: list[int] = []
 
     note = done.append
 
     async def work() -> None:
-        async for number in lane.in_turns(range(10), 3):
+        async for number in turns.in_turns(range(10), 3):
             note(number)
 
     worker = asyncio.ensure_future(work())
@@ -443,17 +495,17 @@ async def test_what_is_done_in_turns_comes_in_order_and_so_many_in_a_turn() -> N
 
 
 async def test_one_that_was_cancelled_is_passed_over() -> None:
-    lane = Lane()
-    first, second = asyncio.ensure_future(lane.turn()), asyncio.ensure_future(lane.turn())
+    turns = FairTurns()
+    first, second = asyncio.ensure_future(turns.turn()), asyncio.ensure_future(turns.turn())
     await asyncio.sleep(0)
     first.cancel()
     await second
 
 
 async def test_a_long_step_is_followed_by_turns_for_everybody_else() -> None:
-    lane = Lane()
-    lane.rest(5)
-    work = asyncio.ensure_future(lane.turn())
+    turns = FairTurns()
+    turns.rest(5)
+    work = asyncio.ensure_future(turns.turn())
     for _ in range(5):
         await asyncio.sleep(0)
         assert not work.done()

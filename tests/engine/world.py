@@ -1,18 +1,20 @@
 """The broker's heart without its loop: state, recorder, log and reclaimer, driven step by step under a false clock.
 
-`World.check` replays the log and compares the two brokers. A drop of the log's front may come undone by a crash, so the
-replay can be given any earlier front too.
+`World.check` replays the log and compares the two brokers. What a crash undoes may have the next start fold from an
+earlier block, so the replay can be given any earlier front too.
 """
 
 from __future__ import annotations
 
+from smista.core import jobs
 from smista.core.due import run_due
 from smista.core.message import Message, State
 from smista.core.state import BrokerState
 from smista.core.trimming import keep_limits
 from smista.engine.clock import Clock
+from smista.engine.effects import Effects
+from smista.engine.journal import EngineJournal
 from smista.engine.reclaim import Reclaimer, note_opened
-from smista.engine.recorder import Recorder
 from smista.engine.recovery import Recovery
 from smista.log import MemoryLog
 from tests import snapshot
@@ -27,26 +29,28 @@ class World:
         self.blocks: dict[int, bytes] = {}
         """Every block ever written, also those that were dropped."""
         self.front = 1
+        """From where on the log is folded."""
         self._open()
 
     # -- the log ----------------------------------------------------------------------------------------------------
 
     def seal(self) -> None:
-        if self.recorder.parts:
-            position = self.recorder.position
-            block = self.recorder.seal(self.now_ms)
-            self.blocks[position] = block
-            self.reclaimer.block_written(position, len(block), self.now_ms)
+        if self.journal.parts:
+            self.journal.cut()
+        for full in self.journal.take_full():
+            block = self.blocks[full.position] = full.seal(self.now_ms)
+            self.reclaimer.block_written(full.position, len(block), self.now_ms)
 
     def reclaim(self) -> bool:
-        """Give up the oldest block as the broker does; False when there is none but the one being filled."""
+        """Give up the oldest block that is folded, as the broker does; False when there is none but the one being
+        filled."""
         position = self.front
-        if position >= self.recorder.position:
+        if position >= self.journal.position:
             return False
         if self.reclaimer.needs_reading(position):
             self.reclaimer.relocate(position, self.blocks[position])
             self.seal()
-        self.reclaimer.dropped(position)
+        self.reclaimer.given_up(position)
         self.front = position + 1
         return True
 
@@ -76,7 +80,7 @@ class World:
         self.seal()
         while self.state.free_purged(EVERYTHING):
             pass
-        state, recorder, _ = self._replay(self.front if front is None else front)
+        state, journal, _ = self._replay(self.front if front is None else front)
         for each in (self.state, state):
             _check_states(each)
         live, replayed = (snapshot.take(each, self.now_ms, with_bodies=True) for each in (self.state, state))
@@ -85,23 +89,27 @@ class World:
         if all(queue.settings.durable for queue in self.state.queues.values()):
             # Others take numbers that only the next start makes up for.
             assert state.next_sequence == self.state.next_sequence
-            assert accounts(recorder) == accounts(self.recorder), "accounts differ: replayed first, live second"
+            assert accounts(journal) == accounts(self.journal), "accounts differ: replayed first, live second"
 
-    def _replay(self, front: int) -> tuple[BrokerState, Recorder, Recovery]:
+    def _replay(self, front: int) -> tuple[BrokerState, EngineJournal, Recovery]:
         log = MemoryLog()
         for position in range(1, self.next_position):
             log.append(position, self.blocks[position])
-        log.drop(front)
+        log.fold_from(front)
         state = BrokerState()
         recovery = Recovery(state, resident_bytes_max=EVERYTHING)
         recovery.replay(log, None)
-        recorder = Recorder(
-            log.next_position, on_first=lambda: None, on_settled=_nobody_holds, read_body=_nothing_is_paged_out
+        journal = EngineJournal(
+            log.next_position,
+            Effects(),
+            block_bytes_max=EVERYTHING,
+            resident_bytes_max=EVERYTHING,
+            read_body=_nothing_is_paged_out,
         )
-        recovery.finish(recorder, self.now_ms)
+        recovery.finish(journal, self.now_ms)
         for position, size, _ in recovery.blocks:
-            recorder.block_is(position, size)
-        return state, recorder, recovery
+            journal.accounts.block_is(position, size)
+        return state, journal, recovery
 
     @property
     def next_position(self) -> int:
@@ -109,19 +117,24 @@ class World:
 
     def _open(self) -> None:
         clock = Clock(wall_ms=self._now, since_boot_ms=self._now, boot_id=lambda: "boot")
-        self.state, self.recorder, recovery = self._replay(self.front)
-        self.state.journal = self.recorder
-        self.reclaimer = Reclaimer(self.state, self.recorder, clock, retention_ms=0, retention_bytes=0, slack_bytes=0)
+        self.state, self.journal, recovery = self._replay(self.front)
+        self.state.journal = self.journal
+        self.reclaimer = Reclaimer(
+            self.state,
+            self.journal,
+            clock,
+            retention_ms=0,
+            retention_bytes=0,
+            slack_bytes=0,
+            fold_position=recovery.fold_position,
+        )
         for block in recovery.blocks:
             self.reclaimer.block_written(*block)
-        note_opened(self.recorder, self.state, clock)
+        note_opened(self.journal, self.state, clock)
+        jobs.resume(self.state, self.now_ms)
 
     def _now(self) -> int:
         return self.now_ms
-
-
-def _nobody_holds(messages: list[Message]) -> None:
-    raise AssertionError(f"{len(messages)} messages are held by nobody here")
 
 
 def _nothing_is_paged_out(message: Message) -> bool:
@@ -141,11 +154,11 @@ def _check_states(state: BrokerState) -> None:
             assert not others, f"{queue.name} has others among the {expected.name}: {others}"
 
 
-def accounts(recorder: Recorder) -> dict[str, object]:
-    """What the recorder keeps beside the log."""
+def accounts(journal: EngineJournal) -> dict[str, object]:
+    """What is counted beside the log."""
     return {
-        "live": recorder.live,
-        "live_total": recorder.live_total,
-        "resident_bytes": recorder.resident_bytes,
-        "moved": {number: message.sequence for number, message in recorder.moved_messages.items()},
+        "live": journal.accounts.live,
+        "live_total": journal.accounts.live_total,
+        "resident_bytes": journal.accounts.resident_bytes,
+        "moved": {number: message.sequence for number, message in journal.positions.moved.items()},
     }

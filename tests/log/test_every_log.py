@@ -30,6 +30,14 @@ def test_a_block_may_have_any_size(bench: Bench, size_bytes: int) -> None:
     assert bench.log.read(2) == b"after"
 
 
+def test_blocks_that_are_in_memory_are_counted_as_such(bench: Bench) -> None:
+    fill(bench.log, 10)
+    assert bench.log.memory_bytes in (0, sum(map(len, contents(bench.log).values())))
+    assert bool(bench.log.memory_bytes) == (bench.log.location() is None)
+    bench.log.drop(11)
+    assert bench.log.memory_bytes == 0
+
+
 def test_the_identity_is_32_bytes_that_stay(bench: Bench) -> None:
     identity = bench.log.identity
     assert len(identity) == 32
@@ -124,6 +132,67 @@ def test_tidying_comes_to_an_end_and_loses_nothing(bench: Bench) -> None:
     assert contents(bench.log) == expected(650, 701)
 
 
+def test_a_fold_begins_where_it_was_told_to_and_what_is_before_it_can_be_read(bench: Bench) -> None:
+    assert bench.log.fold_position == 1
+    fill(bench.log, 20)
+    bench.log.fold_from(15)
+    assert (bench.log.first_position, bench.log.fold_position) == (1, 15)
+    bench.log.fold_from(9)
+    assert bench.log.fold_position == 15, "it never goes back"
+    bench.reopen()
+    assert (bench.log.first_position, bench.log.fold_position) == (1, 15)
+    assert contents(bench.log) == expected(1, 21)
+
+
+def test_what_was_dropped_is_not_folded(bench: Bench) -> None:
+    fill(bench.log, 20)
+    bench.log.fold_from(5)
+    bench.log.drop(12)
+    assert (bench.log.first_position, bench.log.fold_position) == (12, 12)
+    bench.reopen()
+    assert (bench.log.first_position, bench.log.fold_position) == (12, 12)
+
+
+def test_a_fold_cannot_begin_behind_the_end(bench: Bench) -> None:
+    fill(bench.log, 10)
+    bench.log.fold_from(11)
+    with pytest.raises(AssertionError):
+        bench.log.fold_from(12)
+
+
+def test_what_was_left_out_once_is_left_out_until_it_is_dropped(bench: Bench) -> None:
+    assert (bench.log.left_out, bench.log.left_out_times) == (frozenset(), 0)
+    fill(bench.log, 20)
+    bench.log.fold_from(15)
+    bench.log.leave_out(frozenset({3, 7}), fold_position=2)
+    for _ in range(2):
+        assert (bench.log.left_out, bench.log.left_out_times, bench.log.fold_position) == (frozenset({3, 7}), 1, 2)
+        bench.reopen()
+    assert contents(bench.log) == expected(1, 21), "they can still be read"
+    bench.log.leave_out(frozenset({3, 7, 12}), fold_position=9)
+    bench.log.drop(5)
+    assert (bench.log.left_out, bench.log.left_out_times, bench.log.fold_position) == (frozenset({7, 12}), 2, 9)
+    bench.reopen()
+    assert (bench.log.left_out, bench.log.left_out_times, bench.log.fold_position) == (frozenset({7, 12}), 2, 9)
+    tidy_up(bench.log)
+    assert contents(bench.log) == expected(5, 21)
+
+
+def test_very_many_blocks_can_be_left_out(bench: Bench) -> None:
+    positions = frozenset(range(1, 20_000, 3))
+    bench.log.leave_out(positions, fold_position=1)
+    assert bench.reopen().left_out == positions
+
+
+def test_heads_are_the_sizes_and_beginnings_of_blocks(bench: Bench) -> None:
+    fill(bench.log, 600)
+    bench.log.drop(20)
+    bench.lose(30)
+    found = {position: (size, head) for position, size, head in bench.log.heads(25, 500, 9)}
+    assert found == {at: (len(data), data[:9]) for at, data in expected(25, 500).items() if at != 30}
+    assert list(bench.log.heads(25, 25, 9)) == []
+
+
 def test_a_damaged_block_is_reported_and_not_served(bench: Bench) -> None:
     fill(bench.log, 20)
     bench.damage(7)
@@ -153,6 +222,14 @@ def test_a_scan_that_is_told_how_to_report_damage_goes_on_behind_it(bench: Bench
     found = dict(bench.log.scan(1, on_damage=reports.append))
     assert [report.position for report in reports] == [1, 299, 300, 400, 599]
     assert found == {p: data for p, data in expected(1, 601).items() if p not in (1, 299, 300, 400, 599)}
+
+
+def test_a_scan_goes_on_with_what_it_is_given_for_a_damaged_block(bench: Bench) -> None:
+    fill(bench.log, 20)
+    bench.damage(7)
+    bench.lose(8)
+    found = dict(bench.log.scan(5, on_damage=lambda damage: b"instead" if damage.position == 7 else None))
+    assert found == {p: data for p, data in expected(5, 21).items() if p != 8} | {7: b"instead"}
 
 
 def test_damage_does_not_stop_appending(bench: Bench) -> None:
@@ -187,6 +264,9 @@ def test_a_closed_log_refuses_everything_but_closing(bench: Bench) -> None:
         lambda: log.read(1),
         lambda: log.scan(1),
         lambda: log.drop(2),
+        lambda: log.fold_from(2),
+        lambda: log.leave_out(frozenset({2}), fold_position=1),
+        lambda: list(log.heads(1, 3, 9)),
         lambda: next(scan),
         log.tidy,
         log.size_bytes,

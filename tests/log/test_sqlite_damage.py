@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from smista.log import SqliteLog, sqlite_reader
@@ -165,6 +167,26 @@ def test_a_truncated_file_is_named_or_does_no_harm(
     # one.
     assert outcomes.keys() <= {"sound", "log_damaged", "log_foreign"}
     assert outcomes["log_damaged"] >= 1
+
+
+def test_a_shorter_log_is_folded_from_its_first_block(tmp_path: Path) -> None:
+    """What was appended again, so that nothing older was needed, may have been in the blocks that are lost."""
+    log = SqliteLog.open(tmp_path, reserve_bytes=0)
+    fill(log, 30)
+    log.drop(5)
+    log.fold_from(25)
+    tidy_up(log)
+    log.close()
+    (tmp_path / "mark").unlink()
+    connection = apsw.Connection(str(tmp_path / "log.db"))
+    connection.execute("DELETE FROM blocks WHERE position >= 20")
+    connection.close()
+    for _ in range(2):
+        with closing(SqliteLog.open(tmp_path, reserve_bytes=0)) as log:
+            assert (log.first_position, log.fold_position) == (5, 5)
+            # Also when it has grown beyond where the fold began.
+            fill(log, 20)
+            tidy_up(log)
 
 
 def test_a_write_ahead_log_cut_short_without_a_mark_is_a_shorter_log(stores: dict[str, Files], tmp_path: Path) -> None:

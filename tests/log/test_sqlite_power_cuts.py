@@ -7,6 +7,7 @@ That it can fail is shown by the sabotaged runs at the end.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,47 +19,53 @@ from tests.log.benches import block, tidy_up
 
 
 def run(directory: Path, *, is_lying: bool = False, observes_mark: bool = True) -> Trace:
-    """What a broker does: open, append, drop, tidy, stop and start again. Marks are (what is confirmed,
-    dropped)."""
+    """What a broker does: open, append, fold from further on, drop, tidy, stop and start again. Marks are (what is
+    confirmed, what may be dropped, from where on may be folded)."""
     with recording(directory, is_lying=is_lying) as trace:
-        dropped = 1
+        dropped = folded = 1
         for _ in range(3):
             log = SqliteLog.open(directory, vfs=trace.vfs, reserve_bytes=0, wal_bytes=1 << 20, slack_bytes=0)
-            trace.mark((log.next_position - 1, dropped))
+            trace.mark((log.next_position - 1, dropped, folded))
             for position in range(log.next_position, log.next_position + 60):
                 log.append(position, block(position))
-                trace.mark((position, dropped))
+                trace.mark((position, dropped, folded))
                 if observes_mark:
                     trace.observe(directory / "mark")
+                if position % 7 == 0:
+                    folded = position - 5
+                    trace.mark((position, dropped, folded))
+                    log.fold_from(folded)
                 if position % 25 == 0:
                     dropped = position - 20
-                    trace.mark((position, dropped))
+                    trace.mark((position, dropped, folded))
                     log.drop(dropped)
                 if position % 40 == 0:
                     tidy_up(log)
             log.close()
-            trace.mark((log.next_position - 1, dropped))
+            trace.mark((log.next_position - 1, dropped, folded))
     return trace
 
 
 def loss(cut: Cut, directory: Path) -> str | None:
     """What is wrong with the log after the cut; None when all is well."""
-    confirmed, dropped = cut.marks[-1] if cut.marks else (0, 1)
+    confirmed, dropped, folded = cut.marks[-1] if cut.marks else (0, 1, 1)
     try:
         log = SqliteLog.open(cut.write(directory), reserve_bytes=0)
     except LogError as error:
         return f"{cut}: {error}"
     try:
-        return _loss(log, confirmed, dropped, cut)
+        return _loss(log, confirmed, dropped, folded, cut)
     except LogError as error:
         return f"{cut}: {error}"
     finally:
         log.close()
 
 
-def _loss(log: SqliteLog, confirmed: int, dropped: int, cut: Cut) -> str | None:
+def _loss(log: SqliteLog, confirmed: int, dropped: int, folded: int, cut: Cut) -> str | None:
     if log.first_position > dropped:
         return f"{cut}: blocks below {log.first_position} are gone and only those below {dropped} were dropped"
+    if log.fold_position > folded:
+        return f"{cut}: folds from {log.fold_position}, and blocks from {folded} on are needed"
     if log.next_position <= confirmed:
         return f"{cut}: ends at {log.next_position} and {confirmed} was confirmed"
     if log.next_position > confirmed + 2:
@@ -101,15 +108,33 @@ def test_a_log_survives_cut_after_cut(tmp_path: Path) -> None:
     for generation in range(1, 31):
         with recording(directory) as trace:
             log = SqliteLog.open(directory, vfs=trace.vfs, reserve_bytes=0, wal_bytes=1 << 20)
-            trace.mark((log.next_position - 1, 1))
+            trace.mark((log.next_position - 1, 1, 1))
             for position in range(log.next_position, log.next_position + 5):
                 log.append(position, block(position))
-                trace.mark((position, 1))
+                trace.mark((position, 1, 1))
             log.close()
         [cut] = trace.cuts(1, seed=generation)
         if cut.marks:
             directory = tmp_path / str(generation)
             assert loss(cut, directory) is None
+
+
+def test_no_power_cut_undoes_what_was_left_out(tmp_path: Path) -> None:
+    with recording(tmp_path / "run") as trace:
+        log = SqliteLog.open(tmp_path / "run", vfs=trace.vfs, reserve_bytes=0)
+        for position in range(1, 21):
+            log.append(position, block(position))
+        log.fold_from(15)
+        for times in range(1, 11):
+            log.leave_out(frozenset(range(1, times + 1)), fold_position=20 - times)
+            trace.mark(times)
+        log.close()
+    for cut in trace.cuts(100, seed=1):
+        if cut.marks:
+            with closing(SqliteLog.open(cut.write(tmp_path / "cut"), reserve_bytes=0)) as found:
+                times = found.left_out_times
+                assert times >= cut.marks[-1], cut
+                assert (len(found.left_out), found.fold_position) == (times, 20 - times), cut
 
 
 @pytest.mark.parametrize("synchronous", ["NORMAL", "OFF"])

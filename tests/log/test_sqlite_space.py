@@ -119,6 +119,22 @@ def test_a_refused_block_leaves_nothing_behind(tmp_path: Path, disk: FailingDisk
     log.close()
 
 
+def test_what_is_left_out_on_a_full_disk_is_not_left_out(tmp_path: Path, disk: FailingDisk) -> None:
+    log = SqliteLog.open(tmp_path, vfs=disk.vfs, reserve_bytes=0)
+    fill(log, 30)
+    log.fold_from(20)
+    disk.capacity_bytes = 0
+    with pytest.raises(LogFull):
+        log.leave_out(frozenset({3}), fold_position=1)
+    disk.capacity_bytes = None
+    fill(log, 1)
+    assert (log.left_out, log.left_out_times, log.fold_position) == (frozenset(), 0, 20)
+    log.close()
+    log = SqliteLog.open(tmp_path, reserve_bytes=0)
+    assert (log.left_out, log.left_out_times, log.fold_position) == (frozenset(), 0, 20)
+    log.close()
+
+
 def test_closing_on_a_full_disk_keeps_everything(tmp_path: Path, disk: FailingDisk) -> None:
     log = SqliteLog.open(tmp_path, vfs=disk.vfs, reserve_bytes=0)
     fill(log, 200)

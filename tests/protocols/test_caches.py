@@ -5,23 +5,27 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sized
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 
+from smista import records
+from smista.caches import ENTRIES_MAX
 from smista.core import policies
-from smista.core.caches import ENTRIES_MAX
 from smista.core.message import Envelope
 from smista.core.policies import Policy
 from smista.core.settings import QueueSettings
 from smista.core.state import BrokerState
-from smista.engine import recovery
-from smista.engine.recovery import Recovery
-from smista.protocols.amqp import methods, publishing
-from smista.protocols.amqp.publishing import CACHED_PER_TARGET_MAX, Target
+from smista.engine.fold import Fold
+from smista.protocols.amqp.channel.target import CACHED_PER_TARGET_MAX, Target, Targets
+from smista.protocols.amqp.client import Client
+from smista.protocols.amqp.wire import methods
+from smista.protocols.amqp.wire.content import BasicProperties, write_properties
 from smista.protocols.http.access import KNOWN_HOSTS_MAX, Access
-from smista.protocols.http.staged_rows import _Maker
+from smista.service.staging.rows import _Maker
+from smista.service.values import Route
 
 SOURCES = Path(__file__).parents[2] / "src" / "smista"
 FIXED = {
@@ -61,11 +65,11 @@ def fill_known_hosts(patch: pytest.MonkeyPatch, count: int) -> Sized:
 
 
 def fill_recovered_envelopes(patch: pytest.MonkeyPatch, count: int) -> Sized:
-    patch.setattr(recovery, "_decode_envelope", lambda data: Envelope(bytes(data)))
-    recovering = Recovery(BrokerState(), resident_bytes_max=0)
+    patch.setattr(records.envelope, "decode", lambda data: Envelope(bytes(data)))
+    fold = Fold(BrokerState(), resident_bytes_max=0)
     for number in range(count):
-        recovering._envelope(b"%d" % number)
-    return recovering._envelopes
+        fold._envelope(b"%d" % number)
+    return fold._envelopes
 
 
 def fill_staged_envelopes(patch: pytest.MonkeyPatch, count: int) -> Sized:
@@ -76,10 +80,10 @@ def fill_staged_envelopes(patch: pytest.MonkeyPatch, count: int) -> Sized:
 
 
 def fill_prepared(patch: pytest.MonkeyPatch, count: int) -> Sized:
-    patch.setattr(publishing, "_prepare", lambda *_: object())
-    target = Target(methods.BasicPublish(0, "", "q", False, False))
+    targets = Targets(cast(Client, SimpleNamespace(user="guest")))
+    target = Target(methods.BasicPublish(0, "", "q", False, False), cast(Route, None))
     for number in range(count):
-        target.prepare(b"%d" % number, cast("Any", None))
+        targets.prepare(target, write_properties(BasicProperties(priority=number)), None)
     return target.prepared
 
 
@@ -92,7 +96,7 @@ def fill_fitted(patch: pytest.MonkeyPatch, count: int) -> Sized:
 
 BY_HAND: dict[str, tuple[Fill, int]] = {
     "Access._known_hosts": (fill_known_hosts, KNOWN_HOSTS_MAX),
-    "Recovery._envelopes": (fill_recovered_envelopes, ENTRIES_MAX),
+    "Fold._envelopes": (fill_recovered_envelopes, ENTRIES_MAX),
     "_Maker._envelopes": (fill_staged_envelopes, ENTRIES_MAX),
     "Target.prepared": (fill_prepared, CACHED_PER_TARGET_MAX),
     "Policy._fitted": (fill_fitted, policies._FITTED_MAX),

@@ -1,4 +1,4 @@
-"""A fault of ours is told with its traceback, and not a thousand times."""
+"""A fault of ours is logged with its traceback, and not a thousand times."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from smista.engine.repeats import EVERY_S, KINDS_MAX
 from smista.protocols.faults import Faults
+from smista.repeats import EVERY_S, KINDS_MAX
 
 
 def fail(text: str) -> Exception:
@@ -27,7 +27,7 @@ def test_the_same_fault_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture
     assert record.__dict__["fields"] == {"path": "/"}
     now_s = EVERY_S
     faults.note(fail("again"), "a request failed", path="/")
-    assert caplog.records[-1].__dict__["fields"] == {"path": "/", "untold": 999}
+    assert caplog.records[-1].__dict__["fields"] == {"path": "/", "repeated": 999}
 
 
 def test_another_fault_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:

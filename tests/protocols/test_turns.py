@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 from smista.protocols.turns import SLICE_S, TURN_S, Share, Turns
 from tests.waiting import until
 
+STEPS_OF_A_REQUEST = 6
+"""In how many turns a publish is read, put into a block, written behind the one before it, and answered."""
+OTHERS_WAIT_S_MAX = 0.04
+
 
 class Clock:
     def __init__(self) -> None:
@@ -103,6 +107,20 @@ async def test_the_quiet_pass_the_busy(clock: Clock) -> None:
         await asyncio.sleep(0)
         turn_count += 1
     assert turn_count <= 2
+
+
+async def test_a_request_of_many_turns_is_answered_soon_beside_a_flood(clock: Clock) -> None:
+    """A hostile client may cost another one 50 ms; what is not input, as serving and sealing, needs its time too."""
+    turns = Turns(clock)
+    flood, quiet = Connection(turns, clock), Connection(turns, clock)
+    flood.receive(*[SLICE_S / 2] * 1_000)
+    began_s = clock.now_s
+    for step in range(1, STEPS_OF_A_REQUEST + 1):
+        quiet.receive(SLICE_S / 10)
+        await until(lambda step=step: quiet.done == step)  # type: ignore[misc]  # mypy cannot infer such a lambda
+        await asyncio.sleep(0)
+    assert flood.todo, "the flood was over too early"
+    assert clock.now_s - began_s < OTHERS_WAIT_S_MAX
 
 
 async def test_what_was_used_long_ago_is_forgotten(clock: Clock) -> None:

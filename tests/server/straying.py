@@ -13,7 +13,7 @@ from unittest import mock
 from smista.cli.app import run
 from smista.server.serve import Server
 
-_serve = Server._until_told
+_serve = Server._until_stopped
 
 
 class Unruly:
@@ -44,5 +44,5 @@ if __name__ == "__main__":
     else:
         planted = until_told
     warnings.simplefilter("always")
-    with mock.patch.object(Server, "_until_told", planted):
+    with mock.patch.object(Server, "_until_stopped", planted):
         sys.exit(run())

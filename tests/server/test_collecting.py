@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from smista.server import collecting
-from smista.server.collecting import AGAIN_S, Collecting
+from smista.server.collecting import AGAIN_S, COUNT_AGAIN_S, FEW_OBJECTS, FREED_BYTES, LITTLE_BYTES, Collecting
+
+pytestmark = pytest.mark.slow
 
 
 class Clock:
@@ -25,6 +27,13 @@ class Knot:
 
     def __init__(self) -> None:
         self.itself = self
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept_out_again() -> Iterator[None]:
+    """What tests/conftest.py keeps out of collections is back in them after the first broker."""
+    yield
+    gc.freeze()
 
 
 @pytest.fixture
@@ -50,7 +59,7 @@ def test_very_much_that_stays_makes_no_full_collection(full_collections: list[in
     with Collecting(Clock()) as watch:
         full_collections.clear()
         kept = make_old(1_000_000)
-        watch.look()
+        watch.collect_if_due(0)
         assert full_collections == []
     assert len(kept) == 1_000_000
 
@@ -65,14 +74,14 @@ def test_cycles_are_found_after_a_while(full_collections: list[int]) -> None:
         del knot
         gc.collect(1)
         assert gone() is not None
-        watch.look()
+        watch.collect_if_due(0)
         assert gone() is not None
         clock.now_s = AGAIN_S
-        watch.look()
+        watch.collect_if_due(0)
         assert gone() is None
         full_collections.clear()
         clock.now_s = 10 * AGAIN_S
-        watch.look()
+        watch.collect_if_due(0)
         assert full_collections == [], "where nothing has become old there is nothing to find"
 
 
@@ -89,11 +98,11 @@ def test_a_collection_that_takes_long_is_not_soon_repeated(
         monkeypatch.undo()
         full_collections.clear()
         gc.collect(1)
-        clock.now_s = 999.0
-        watch.look()
+        clock.now_s = 1_000.0
+        watch.collect_if_due(0)
         assert full_collections == []
-        clock.now_s = 1_001.0
-        watch.look()
+        clock.now_s = 1_002.0
+        watch.collect_if_due(0)
         assert full_collections == [2]
 
 
@@ -105,8 +114,46 @@ def test_where_there_may_be_very_much_it_is_not_waited_for(
         full_collections.clear()
         for _ in range(6):
             gc.collect(1)
-        watch.look()
+        watch.collect_if_due(0)
         assert full_collections == [2]
+
+
+def test_a_broker_that_has_been_emptied_has_a_collection_soon(full_collections: list[int]) -> None:
+    """What Python keeps to use it again holds memory that could else go back."""
+    clock = Clock()
+    with Collecting(clock) as watch:
+        full_collections.clear()
+        watch.collect_if_due(LITTLE_BYTES + 2 * FREED_BYTES)
+        watch.collect_if_due(LITTLE_BYTES + FREED_BYTES)
+        assert full_collections == [], "what is left would have to be looked at"
+        watch.collect_if_due(LITTLE_BYTES)
+        assert full_collections == [2]
+        clock.now_s += COUNT_AGAIN_S
+        watch.collect_if_due(LITTLE_BYTES - FREED_BYTES + 1)
+        assert full_collections == [2], "too little was freed since"
+        watch.collect_if_due(LITTLE_BYTES - FREED_BYTES)
+        assert full_collections == [2, 2]
+
+
+def test_where_there_is_much_to_look_at_an_emptied_broker_waits_for_the_next_collection(
+    full_collections: list[int],
+) -> None:
+    clock = Clock()
+    with Collecting(clock) as watch:
+        kept = make_old(FEW_OBJECTS)
+        gc.collect()
+        full_collections.clear()
+        watch.collect_if_due(FREED_BYTES)
+        while clock.now_s < AGAIN_S:
+            watch.collect_if_due(0)
+            assert full_collections == []
+            clock.now_s += 1
+        watch.collect_if_due(0)
+        assert full_collections == [2]
+        clock.now_s += AGAIN_S
+        watch.collect_if_due(0)
+        assert full_collections == [2], "that was all"
+    assert len(kept) == FEW_OBJECTS
 
 
 def test_afterwards_all_is_as_before() -> None:

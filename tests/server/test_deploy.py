@@ -96,6 +96,7 @@ def expressions() -> list[str]:
     return asked + [target["expr"] for target in targets()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", sorted(set(expressions())))
 def test_the_dashboard_asks_for_metrics_and_labels_that_a_broker_exposes(
     exposed: dict[str, dict[str, set[str]]], expression: str

@@ -18,6 +18,8 @@ from tests.server import few_files
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S, eventually
 
+pytestmark = pytest.mark.slow
+
 
 class Limited(ServerProcess):
     module = few_files.__name__

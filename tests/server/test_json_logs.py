@@ -16,6 +16,8 @@ from tests.protocols.http.caller import Caller
 from tests.server_process import ServerProcess
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 STRAYING = Path(__file__).parent / "straying.py"
 
 

@@ -65,9 +65,9 @@ class NoServers(asyncio.SelectorEventLoop):
         return await super().create_server(*arguments, sock=sock, **options)
 
 
-@pytest.mark.parametrize("door", ["http", "amqp"])
+@pytest.mark.parametrize("protocol", ["http", "amqp"])
 def test_a_listener_that_cannot_be_served_ends_it_with_2_and_the_log_closed(
-    tmp_path: Path, door: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, protocol: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     flags: dict[int, str] = {}
 
@@ -77,7 +77,7 @@ def test_a_listener_that_cannot_be_served_ends_it_with_2_and_the_log_closed(
         return listener
 
     class Loop(NoServers):
-        refused = staticmethod(lambda sock: flags[port_of(sock)] == f"--{door}-port")
+        refused = staticmethod(lambda sock: flags[port_of(sock)] == f"--{protocol}-port")
 
     def run(main: Any) -> int:
         with asyncio.Runner(loop_factory=Loop) as runner:
@@ -88,7 +88,7 @@ def test_a_listener_that_cannot_be_served_ends_it_with_2_and_the_log_closed(
     said: list[str] = []
     settings = ServerSettings(data=str(tmp_path / "data"), http_port=0, amqp_port=0)
     assert serve.run(settings, said.append) == 2
-    [port] = [port for port, flag in flags.items() if flag == f"--{door}-port"]
+    [port] = [port for port, flag in flags.items() if flag == f"--{protocol}-port"]
     assert f"cannot start: Cannot listen on 127.0.0.1, port {port}: Too many open files" in logged(caplog)
     assert said == []
     SqliteLog.open(tmp_path / "data").close()

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
-import uvicorn
 
 from smista.server.logs import JsonFormatter, TextFormatter, configure, fields
 
 logger = logging.getLogger("smista.test")
-NAMES = [None, "smista", "uvicorn", "uvicorn.error", "uvicorn.asgi", "uvicorn.access"]
+NAMES = [None, "smista"]
 
 
 @pytest.fixture(autouse=True)
@@ -142,25 +141,8 @@ def test_configuring_again_replaces_what_was() -> None:
     assert [line["message"] for line in json_lines(second)] == ["once"]
 
 
-def test_uvicorn_writes_into_our_log_once() -> None:
-    stream = written("json")
-    uvicorn.Config(None, log_config=None, access_log=False)  # type: ignore[arg-type]  # only its logging
-    logging.getLogger("uvicorn.error").warning("careful")
-    logging.getLogger("uvicorn.error").info("chatter")
-    logging.getLogger("uvicorn.access").info("GET /")
-    assert [(line["logger"], line["message"]) for line in json_lines(stream)] == [("uvicorn.error", "careful")]
-    assert not logging.getLogger("uvicorn.access").hasHandlers()
-
-
-def test_an_access_log_can_be_had() -> None:
-    stream = io.StringIO()
-    configure("info", "json", has_access_log=True, stream=stream)
-    logging.getLogger("uvicorn.access").info("GET /")
-    assert [line["message"] for line in json_lines(stream)] == ["GET /"]
-
-
-def test_the_websocket_library_is_never_let_down_to_where_it_logs_messages() -> None:
+def test_the_websocket_library_never_gets_the_level_at_which_it_logs_messages() -> None:
     written("text", "debug")
-    assert not logging.getLogger("uvicorn.error").isEnabledFor(logging.DEBUG)
-    assert not logging.getLogger("websockets.server").isEnabledFor(logging.DEBUG)
+    assert not logging.getLogger("smista.websocket").isEnabledFor(logging.DEBUG)
+    assert not logging.getLogger("websockets.client").isEnabledFor(logging.DEBUG)
     assert logger.isEnabledFor(logging.DEBUG)

@@ -8,10 +8,14 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.protocols.amqp.raw import HELLO, Raw, start_ok
 from tests.protocols.http.caller import Caller
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S, eventually
+
+pytestmark = pytest.mark.slow
 
 TRIES = 30
 

@@ -23,6 +23,8 @@ from tests.protocols.http.caller import Caller, tracebacks
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S, eventually
 
+pytestmark = pytest.mark.slow
+
 COMMAND_HEAD = b"POST /v1/command HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
@@ -116,16 +118,16 @@ def test_it_listens_where_it_is_told(tmp_path: Path) -> None:
             assert http.send("GET", "/healthz").status == 200
 
 
-@pytest.mark.parametrize("door", ["http", "amqp"])
-def test_a_port_that_is_taken_ends_it_with_2_and_a_sentence(tmp_path: Path, door: str) -> None:
+@pytest.mark.parametrize("protocol", ["http", "amqp"])
+def test_a_port_that_is_taken_ends_it_with_2_and_a_sentence(tmp_path: Path, protocol: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        ports = {"http": "0", "amqp": "0", door: str(port)}
+        ports = {"http": "0", "amqp": "0", protocol: str(port)}
         flags = ("--http-port", ports["http"], "--amqp-port", ports["amqp"])
         code, said = serve("--data", str(tmp_path / "data"), *flags)
     assert code == 2
     assert f"Cannot listen on 127.0.0.1, port {port}" in said
-    assert f"--{door}-port" in said
+    assert f"--{protocol}-port" in said
     assert "Traceback" not in said
     assert not (tmp_path / "data").exists()
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from smista.server import refusals
 from smista.server.errors import InvalidConfiguration
-from smista.server.refusals import Refusal
+from smista.server.http import refusals
+from smista.server.http.refusals import Refusal
 from smista.server.settings import NOT_SETTINGS, RANGES, ServerSettings, flag, load, takes, variable
 from tests.server_process import ServerProcess
 
@@ -60,7 +60,7 @@ def test_the_page_has_every_refusal() -> None:
     known = [found for found in content if isinstance(found, Refusal)]
     makers = [found for found in content if inspect.isfunction(found)]
     known += [make(1) for make in makers]
-    assert len(known) == 11
+    assert len(known) == 15
     table = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", PAGE, re.MULTILINE)
     assert {(int(status), code) for status, code in table} == {(found.status, found.code) for found in known}
 
@@ -89,6 +89,7 @@ def test_the_page_has_every_variable_that_is_no_setting() -> None:
     assert load({}, environ, None) == ServerSettings()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_the_page_shows_a_line_of_the_log_as_it_is_printed(form: str, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--log-format", form) as server:

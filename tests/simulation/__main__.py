@@ -38,7 +38,7 @@ def _one(seed: int, *, is_traced: bool, is_shrunk: bool) -> int:
         is_traced = True
     if is_traced:
         print(*lived.trace, sep="\n")
-    print(told(lived))
+    print(report(lived))
     return int(lived.violation is not None)
 
 
@@ -61,7 +61,7 @@ def _many(first: int, count: int) -> int:
     return int(bool(rules))
 
 
-def told(lived: Lived) -> str:
+def report(lived: Lived) -> str:
     """What went wrong, and how to see it again."""
     if lived.violation is None:
         return f"life {lived.life.seed}: all is well after {lived.steps} steps"

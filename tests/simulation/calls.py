@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from smista.core.queue import Queue
@@ -41,7 +41,7 @@ class Calls(Passing):
     def call(
         self,
         what: str,
-        work: Coroutine[Any, Any, T],
+        work: Awaitable[T],
         then: Callable[[T], None] | None = None,
         *,
         queue: str | None = None,
@@ -51,7 +51,7 @@ class Calls(Passing):
     ) -> Call:
         """Begin a call; `then` gets what it returns. Where it `uses` its queue, that counts from now, unless it is
         refused."""
-        task = self.loop.create_task(work)
+        task = asyncio.ensure_future(work, loop=self.loop)
         call = Call(what, task, None if queue is None else self.find(queue), is_polling=is_polling)
         self.calls.append(call)
         if call.is_user:
@@ -106,7 +106,7 @@ class Calls(Passing):
 
 
 def _served_at_ms(task: asyncio.Task[Any]) -> int | None:
-    """When a call that waited got something: it hears of that a turn later, or later where the loop was held up."""
+    """When a call that waited got something: it gets that a turn later, or later where the loop was held up."""
     result = None if task.cancelled() or task.exception() is not None else task.result()
     if isinstance(result, list) and result and isinstance(result[0], Delivery):
         return result[0].delivered_at_ms

@@ -8,11 +8,14 @@ is held by anybody who is not there.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
+from smista.core import jobs
+from smista.core.jobs import JobState
 from smista.core.message import FOREVER_MS, Message
 from smista.core.queue import Queue
 from smista.engine.accounts import KEPT_BYTES, LARGE_BYTES, Accounts, live_bytes
-from smista.engine.consumers import Subscription
+from smista.engine.subscription import Subscription
 from tests.core import invariants
 from tests.simulation.blame import where
 from tests.simulation.ledger import Name
@@ -42,6 +45,7 @@ def between_steps(world: World) -> None:
     for number in world.state.claimants:
         if number not in world.state.queues:
             world.blame.say("a claim without a queue", f"queue number {number}")
+    _check_jobs(world)
     _check_bodies(world)
     world.ledger.compare(world.state)
     world.blame.raise_first()
@@ -58,9 +62,24 @@ def at_rest(world: World) -> None:
     world.blame.raise_first()
 
 
+def _check_jobs(world: World) -> None:
+    """Each that runs will go on, each that has ended is at rest, and all belong to queues that are there."""
+    for number, of_queue in world.state.jobs.items():
+        if number not in world.state.queues:
+            world.blame.say("a job without a queue", f"queue number {number}")
+        ended = [job for job in of_queue.values() if job.state is not JobState.RUNNING]
+        if len(ended) > jobs.ENDED_KEPT:
+            world.blame.say("too many jobs are remembered", f"{len(ended)} of queue number {number}")
+        for job in of_queue.values():
+            if (job.deadline_ms is not None) is not (job.state is JobState.RUNNING):
+                world.blame.say("a job stands still, or goes on after its end", f"{job.sequence}: {job.state.name}")
+            if job.plan.limit is not None and job.moved > job.plan.limit:
+                world.blame.say("a job moves more than it may", f"{job.sequence}: {job.moved}")
+
+
 def _check_bodies(world: World) -> None:
     """A body that is not in memory can be read."""
-    durable_position = world.broker._keeper._committer.durable_position
+    durable_position = world.broker._keeper.committer.durable_position
     for queue in world.state.queues.values():
         for message in queue.messages():
             if type(message.body) is not bytes and message.position > durable_position:
@@ -77,16 +96,17 @@ def _check_governed(world: World) -> None:
     if world.is_governing:
         world.blame.say("a policy never reaches all queues", "it is left to be done, and nobody does it")
     for queue in world.state.queues.values():
-        said = world.state.namespaces[queue.namespace].policies.govern(queue.name, queue.declared)
-        if said != (queue.settings, queue.policy):
-            world.blame.say("a policy does not hold", f"{queue.name!r} has {queue.policy}, not {said[1]}")
+        expected = world.state.namespaces[queue.namespace].policies.govern(queue.name, queue.declared)
+        if expected != (queue.settings, queue.policy):
+            world.blame.say("a policy does not hold", f"{queue.name!r} has {queue.policy}, not {expected[1]}")
 
 
 # -- accounts ---------------------------------------------------------------------------------------------------------
 
 
 def _check_accounts(world: World) -> None:
-    recorder = world.broker._keeper.recorder
+    journal = world.broker._keeper.journal
+    accounts = journal.accounts
     live: Counter[int] = Counter()
     resident = kept = 0
     shared: set[int] = set()
@@ -94,8 +114,8 @@ def _check_accounts(world: World) -> None:
     moved: dict[int, int] = {}
     if world.state.purged:
         world.blame.say("purged memory is never freed", f"{len(world.state.purged)} tables")
-    if world.state.crowded:
-        world.blame.say("left to be done, and nobody does it", " ".join(queue.name for queue in world.state.crowded))
+    if world.state.over_limit:
+        world.blame.say("left to be done, and nobody does it", " ".join(queue.name for queue in world.state.over_limit))
     for queue in world.state.queues.values():
         for message in queue.messages():
             histories.count_history(message)
@@ -113,27 +133,27 @@ def _check_accounts(world: World) -> None:
                 world.blame.say("a body is nowhere", _name(queue, message))
             if message.number != message.sequence:
                 moved[message.number] = message.sequence
-    if recorder.live != live:
-        world.blame.say("live bytes do not add up", f"counted {recorder.live}, there are {dict(live)}")
-    blocks = world.broker._keeper._reclaimer._blocks
+    if accounts.live != live:
+        world.blame.say("live bytes do not add up", f"counted {accounts.live}, there are {dict(live)}")
+    blocks = world.broker._keeper.reclaimer._blocks
     sizes = dict(zip(blocks._positions, blocks._sizes, strict=True))
     live_total = sum(min(alive, sizes.get(position, alive)) for position, alive in live.items())
-    if recorder.live_total != live_total:
-        world.blame.say("live bytes do not add up", f"counted {recorder.live_total}, there are {live_total}")
-    if recorder.resident_bytes != resident:
-        world.blame.say("resident bytes do not add up", f"counted {recorder.resident_bytes}, there are {resident}")
-    if recorder.kept_bytes != kept:
-        world.blame.say("bytes in memory do not add up", f"counted {recorder.kept_bytes}, there are {kept}")
-    if recorder.history_bytes != histories.history_bytes:
-        counted, there = recorder.history_bytes, histories.history_bytes
+    if accounts.live_total != live_total:
+        world.blame.say("live bytes do not add up", f"counted {accounts.live_total}, there are {live_total}")
+    if accounts.resident_bytes != resident:
+        world.blame.say("resident bytes do not add up", f"counted {accounts.resident_bytes}, there are {resident}")
+    if accounts.kept_bytes != kept:
+        world.blame.say("bytes in memory do not add up", f"counted {accounts.kept_bytes}, there are {kept}")
+    if accounts.history_bytes != histories.history_bytes:
+        counted, there = accounts.history_bytes, histories.history_bytes
         world.blame.say("bytes of histories do not add up", f"counted {counted}, there are {there}")
     remembered = sum(queue.dedup.bytes for queue in world.state.queues.values() if queue.dedup is not None)
     if world.state.remembered.bytes != remembered:
         world.blame.say("remembered ids do not add up", f"{world.state.remembered.bytes}, there are {remembered}")
-    known = {number: message.sequence for number, message in recorder.moved_messages.items()}
+    known = {number: message.sequence for number, message in journal.positions.moved.items()}
     if known != moved:
         world.blame.say("moved messages do not add up", f"known {known}, there are {moved}")
-    committer = world.broker._keeper._committer
+    committer = world.broker._keeper.committer
     if committer.waiting_bytes:
         world.blame.say("bytes wait for the log and nothing is written", str(committer.waiting_bytes))
 
@@ -142,8 +162,8 @@ def _check_accounts(world: World) -> None:
 
 
 def _check_holders(world: World) -> None:
-    """Subscriptions, pools and the recorder agree on who holds what, and all of it is in flight."""
-    held = world.broker._keeper.recorder.held
+    """Subscriptions, pools and the journal agree on who holds what, and all of it is in flight."""
+    held = world.broker._keeper.journal.holders.by_sequence
     expected: dict[int, object] = {}
     subscriptions = [one.subscription for one in (*world.consumers, *world.leaving, *world.gone)]
     in_flight = {sequence: queue for queue in world.state.queues.values() for sequence in queue.in_flight}
@@ -164,7 +184,7 @@ def _check_holders(world: World) -> None:
             world.blame.say("a pool's credit does not add up", f"counted {counted}, there are {there}")
     alive = {id(one.subscription) for one in world.consumers}
     for queue in world.state.queues.values():
-        watch = world.broker._consumers.watch(queue)
+        watch = world.broker._running.consumers.watch(queue)
         if watch is None:
             continue
         if watch.is_fetching:
@@ -232,7 +252,7 @@ def _has_something(world: World, queue: Queue) -> bool:
     )
 
 
-def _shown(held: dict[int, object]) -> dict[int, str]:
+def _shown(held: Mapping[int, object]) -> dict[int, str]:
     return {sequence: getattr(one, "consumer", "?") for sequence, one in held.items()}
 
 

@@ -1,4 +1,4 @@
-"""What outlives a crash: every block that was ever written, and where the log began at each of them.
+"""What outlives a crash: every block that was ever written, and from where on the log was folded at each of them.
 
 `SimulatedLog` is the memory log with a disk under it that can be full, that can fail, and whose reads can go wrong.
 """
@@ -16,8 +16,11 @@ class Disk:
         self.blocks: dict[int, bytes] = {}
         """All that were ever written and not undone by a crash, also those that were dropped since."""
         self.fronts: dict[int, int] = {0: 1}
-        """By position: where the log may have begun when that block was the last one on disk."""
+        """By position: where a fold may have begun when that block was the last one on disk."""
         self.front = 1
+        """Where a fold begins now ..."""
+        self.first = 1
+        """... and which block is the first that is kept, for readers of the log."""
         self.is_full = False
         self.is_failing = False
         """The next write fails, for good."""
@@ -33,12 +36,11 @@ class Disk:
         """The position of the last block that is on disk."""
         return len(self.blocks)
 
-    def open(self, front: int | None = None) -> SimulatedLog:
-        """The log as it would be found now; a crash may have undone drops, so it may begin at an earlier front."""
+    def open(self) -> SimulatedLog:
+        """The log as it would be found now."""
         self.is_full = self.is_failing = False
         self.read_errors = 0
         self.damaged.clear()
-        self.front = self.front if front is None else front
         return SimulatedLog(self)
 
 
@@ -48,7 +50,8 @@ class SimulatedLog(MemoryLog):
         self._disk = disk
         for position in range(1, disk.last + 1):
             super().append(position, disk.blocks[position])
-        super().drop(disk.front)
+        super().drop(disk.first)
+        super().fold_from(disk.front)
 
     def append(self, position: int, data: bytes) -> None:
         disk = self._disk
@@ -72,8 +75,13 @@ class SimulatedLog(MemoryLog):
             raise LogDamaged("simulation", position=position, what="planted damage")
         return super().read(position)
 
-    def drop(self, position: int) -> None:
-        super().drop(position)
+    def fold_from(self, position: int) -> None:
+        super().fold_from(position)
         disk = self._disk
         disk.front = max(disk.front, position)
         disk.fronts[disk.last] = disk.front
+
+    def drop(self, position: int) -> None:
+        assert position <= self.fold_position, "what is folded is dropped"
+        super().drop(position)
+        self._disk.first = max(self._disk.first, position)

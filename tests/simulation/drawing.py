@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from smista.core.errors import InvalidSettings
 from smista.core.settings import check_settings
 from smista.engine import (
     FOREVER_MS,
@@ -28,6 +27,7 @@ from smista.engine import (
     QueueSettings,
 )
 from smista.engine.accounts import LARGE_BYTES
+from smista.errors import InvalidSettings
 from tests.simulation.world import EXCHANGES, KEYS, QUEUES, World
 
 TIMES_MS = (16, 16, 32, 48, 48, 160)
@@ -67,6 +67,17 @@ def broker_settings(draw: random.Random, theme: str) -> BrokerSettings:
     )
 
 
+def with_readers(settings: BrokerSettings, seed: int) -> BrokerSettings:
+    """Some keep blocks for readers of the log, though they fold as little as possible. By chances of its own: what else
+    there is to a life stays as it was."""
+    draw = random.Random(f"readers {seed}")
+    if settings.log_retention_bytes or draw.random() < 0.6:
+        return settings
+    return msgspec.structs.replace(
+        settings, log_retention_ms=3_600_000, log_retention_bytes=draw.choice((500, 5_000, 1 << 30))
+    )
+
+
 def queue_settings(world: World, draw: random.Random) -> QueueSettings:
     """Any mixture that is allowed; a third of them like those that AMQP makes."""
     while True:
@@ -85,6 +96,8 @@ def queue_settings(world: World, draw: random.Random) -> QueueSettings:
         elif world.theme == "dead letters":
             chosen["durable"] = draw.random() < 0.5
             chosen["max_retries"] = draw.choice((0, 1))
+        elif world.theme == "batches" and draw.random() < 0.7:
+            chosen = {"body_bytes_max": draw.choice((10, 200)), "max_prefetch": 6, "prefetch": 5}
         elif world.theme in ("paging", "reclaiming", "claims") and draw.random() < 0.7:
             chosen = {"max_retries": None, "lease_ms": draw.choice(LEASES_MS), "max_prefetch": 6, "prefetch": 5}
         settings = QueueSettings(**chosen)

@@ -1,6 +1,6 @@
 """The ledger: what became of every message, written down from outside.
 
-A broker notes in its journal that a message entered, moved or ended; the ledger hears of it (`watching.py`). It asks
+A broker notes in its journal that a message entered, moved or ended; the ledger watches it (`watching.py`). It asks
 two things. Was that allowed: had the caller asked for it, or was its time up? And is it so: is in the broker's tables
 exactly what entered and has not ended, each in one place, and is what was confirmed on disk?
 
@@ -52,7 +52,7 @@ class Ledger:
         self.leases: dict[Name, int | None] = {}
         """By delivery, when its lease ends; None for never."""
         self.held: Callable[[Name], bool] = lambda name: False
-        """Whether somebody holds a delivery and has not said that it is done with it."""
+        """Whether somebody holds a delivery and is not done with it."""
 
     # -- what the journal says ----------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Ledger:
         elif self.held(name):
             self._blame.say(
                 "taken from its holder",
-                f"delivery {name} of {queue.name!r}, {reason.name}; nobody who holds it said so",
+                f"delivery {name} of {queue.name!r}, {reason.name}; nobody who holds it did that",
             )
 
     def acknowledged(self, state: BrokerState, queue: Queue, messages: Iterable[Message], position: int) -> None:
@@ -188,7 +188,7 @@ class Ledger:
     # -- what must be -------------------------------------------------------------------------------------------------
 
     def confirmed(self, number: int, last: int) -> None:
-        """Somebody was told that this message is safe."""
+        """It was confirmed that this message is safe."""
         position = self.noted.get(number)
         if position is None:
             self._blame.say("confirmed and never entered", f"message {number}")
@@ -196,12 +196,12 @@ class Ledger:
             self._blame.say("confirmed before it was on disk", f"message {number}, block {position}, on disk {last}")
 
     def gone(self, number: int, last: int) -> None:
-        """Somebody was told that this message was acknowledged."""
+        """It was confirmed that this message was acknowledged."""
         how, position = self.ended.get(number, ("", 0))
         if not how:
             self._blame.say("acknowledged and still there", f"message {number}")
         elif position > last:
-            self._blame.say("an end was told before it was on disk", f"message {number}, {how}, block {position}")
+            self._blame.say("an end was confirmed before it was on disk", f"message {number}, {how}, block {position}")
 
     def compare(self, state: BrokerState) -> None:
         """Every message is in exactly one place, and it is the right one."""

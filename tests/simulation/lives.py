@@ -82,7 +82,7 @@ def draw_life(seed: int) -> Life:
     more than their chances."""
     draw = random.Random(seed)
     theme = draw.choice(list(drawing.THEMES)) if draw.random() < 0.5 else ""
-    settings = drawing.broker_settings(draw, theme)
+    settings = drawing.with_readers(drawing.broker_settings(draw, theme), seed)
     fond_of = drawing.THEMES[theme]
     kinds = [kind for kind in ACTIONS if kind in ALWAYS or kind in fond_of or draw.random() < 0.6]
     weights = [WEIGHTS[kind] * (4 if kind in fond_of else draw.choice((1, 1, 1, 3))) for kind in kinds]

@@ -2,8 +2,8 @@
 
     turn()      runs what was ready when it began, as one turn of asyncio's own loop would
     advance_to  moves the clock; timers whose time has come are ready with the next turn
-    errands     what `asyncio.to_thread` was given: done when the simulator says so, answered when it says so again
-    posts       what the log's thread says to the loop: heard, in order, when the simulator says so
+    calls       what `asyncio.to_thread` was given: done when the simulator says so, answered when it says so again
+    posts       what the log's thread posts to the loop: called, in order, when the simulator says so
 
 Time is an int of microseconds, so that no rounding ever makes two runs differ.
 """
@@ -21,7 +21,7 @@ from typing import Any
 START_US = 1_700_000_000_000_000
 
 
-class Errand:
+class ThreadCall:
     """A call that went to a thread. First it is done, then its answer arrives; anything may happen in between."""
 
     __slots__ = ("_error", "_result", "call", "future", "is_done")
@@ -54,7 +54,7 @@ class Errand:
 class SimulatedLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         self.now_us = START_US
-        self.errands: list[Errand] = []
+        self.thread_calls: list[ThreadCall] = []
         self.posts: deque[asyncio.Handle] = deque()
         self.troubles: list[dict[str, Any]] = []
         """What reached the exception handler: nothing ever should."""
@@ -113,21 +113,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Whatever was still to happen does not."""
         self._soon.clear()
         self._timers.clear()
-        self.errands.clear()
+        self.thread_calls.clear()
         self.posts.clear()
 
-    def hear_post(self) -> None:
-        """What the log's thread said first is heard with the next turn."""
+    def take_post(self) -> None:
+        """What the log's thread posted first is called with the next turn."""
         self._soon.append(self.posts.popleft())
 
-    def do_errand(self, errand: Errand) -> None:
-        """The next half of an errand."""
-        if not errand.is_done:
+    def do_call(self, call: ThreadCall) -> None:
+        """The next half of a call."""
+        if not call.is_done:
             with self.in_thread():
-                errand.do()
+                call.do()
         else:
-            self.errands.remove(errand)
-            self.call_soon(errand.answer)
+            self.thread_calls.remove(call)
+            self.call_soon(call.answer)
 
     # -- what asyncio asks of a loop ----------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, executor: None, func: Callable[..., object], *args: Any
     ) -> asyncio.Future[Any]:
         future = self.create_future()
-        self.errands.append(Errand(lambda: func(*args), future))
+        self.thread_calls.append(ThreadCall(lambda: func(*args), future))
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

@@ -44,8 +44,8 @@ class Passing:
         if self.thread is not None and self.thread.can_step:
             moves.append(self.thread.step)
         if self.loop.posts:
-            moves.append(self.loop.hear_post)
-        moves += [lambda errand=errand: self.loop.do_errand(errand) for errand in self.loop.errands]  # type: ignore[misc]
+            moves.append(self.loop.take_post)
+        moves += [lambda call=call: self.loop.do_call(call) for call in self.loop.thread_calls]  # type: ignore[misc]
         return moves
 
     def _go_on(self) -> bool:
@@ -126,7 +126,7 @@ class Passing:
         if self.broker.failure is not None or self.disk.is_full:
             return False
         broker = self.broker
-        if self.state.calendar.is_behind(self.now_ms) or broker._keeper.recorder.parts or broker._errands:
+        if self.state.calendar.is_behind(self.now_ms) or broker._keeper.journal.parts or len(broker.background):
             return True
         if self.disk.errors_met != self._errors_known:
             self._errors_known = self.disk.errors_met

@@ -12,24 +12,31 @@ from typing import Any
 
 import pytest
 
-from smista.core import due, fan_out, settling
+from smista.core import due, fan_out, jobs, settling
 from smista.core.calendar import Entry
 from smista.core.claims import Claim
-from smista.core.entering import Placed, Result, let_in, refuse
+from smista.core.declaring import look_after
+from smista.core.entering import Placed, Result, apply_entered, make_message, placed, refuse
 from smista.core.exchanges import route
 from smista.core.governing import Governing
+from smista.core.jobs import Job
 from smista.core.limits import drops_first
 from smista.core.message import Deliveries, Message, Publication, Receipt
 from smista.core.queue import Queue
+from smista.core.ready import Bucket
 from smista.core.state import BrokerState, Namespace
+from smista.core.trimming import make_room
 from smista.engine.broker import Broker
-from smista.engine.consumers import Consumers, Subscription
-from smista.engine.declaring import DeclaringBroker
+from smista.engine.consumers import Consumers
+from smista.engine.declaring import Declaring
 from smista.engine.dispatcher import Dispatcher
+from smista.engine.journal import EngineJournal
 from smista.engine.keeper import Keeper
 from smista.engine.paging import Paging
 from smista.engine.recorder import Recorder
-from smista.engine.running import RunningBroker
+from smista.engine.running import Running
+from smista.engine.subscribing import Subscribing
+from smista.engine.subscription import Subscription
 from smista.errors import BrokerError
 
 Patch = pytest.MonkeyPatch
@@ -41,23 +48,23 @@ Plant = Callable[[Patch], None]
 
 def serve_inside_commands(patch: Patch) -> None:
     """Whoever waits is served, and limits are kept, as soon as something enters or comes back: inside the command."""
-    make = RunningBroker.__init__
-    crowd = BrokerState.crowd
-    brokers: dict[BrokerState, RunningBroker] = {}
+    make = Running.__init__
+    mark = BrokerState.mark_over_limit
+    brokers: dict[BrokerState, Running] = {}
 
-    def made(self: RunningBroker, *arguments: Any) -> None:
+    def made(self: Running, *arguments: Any) -> None:
         make(self, *arguments)
         brokers.clear()
-        brokers[self._state] = self
+        brokers[self.state] = self
 
-    def crowd_and_serve(self: BrokerState, queue: Queue) -> None:
-        crowd(self, queue)
+    def mark_and_serve(self: BrokerState, queue: Queue) -> None:
+        mark(self, queue)
         broker = brokers.get(self)
         if broker is not None:
-            broker._keep_limits(broker._clock.now_ms())
+            broker.keep_limits(broker.clock.now_ms())
 
-    patch.setattr(RunningBroker, "__init__", made)
-    patch.setattr(BrokerState, "crowd", crowd_and_serve)
+    patch.setattr(Running, "__init__", made)
+    patch.setattr(BrokerState, "mark_over_limit", mark_and_serve)
 
 
 def note_readiness_last(patch: Patch) -> None:
@@ -85,10 +92,10 @@ def note_readiness_last(patch: Patch) -> None:
         for queue, messages in readied.items():
             state.journal.became_ready(queue, messages, now_ms)
             if drops_first(queue):
-                state.crowd(queue)
+                state.mark_over_limit(queue)
         return foreign
 
-    patch.setattr("smista.engine.running.run_due", run_due)
+    patch.setattr("smista.engine.deadlines.run_due", run_due)
 
 
 def refuse_before_noting(patch: Patch) -> None:
@@ -102,15 +109,24 @@ def refuse_before_noting(patch: Patch) -> None:
         copies: list[tuple[Queue, Message]] = []
         for queue in queues:
             try:
-                message, placed = let_in(state, queue, publication, now_ms)
+                _, _, duplicate = fan_out._decide(state, queue, publication, {}, state.work, now_ms)
             except BrokerError as refusal:
                 refuse(state, queue, publication, refusal, now_ms)
                 results.append(refusal)
                 continue
-            results.append(placed)
-            if message is not None:
-                copies.append((queue, message))
-        fan_out._note(state, copies, now_ms)
+            if duplicate is not None:
+                results.append(duplicate)
+                continue
+            make_room(state, queue, len(publication.body), now_ms)
+            message = make_message(queue, publication, state.next_sequence, now_ms)
+            apply_entered(state, queue, (message,), now_ms)
+            results.append(placed(queue, message, now_ms))
+            copies.append((queue, message))
+        if copies:
+            state.journal.fanned_out(copies, now_ms)
+        for queue, message in copies:
+            state.entered(queue, message, now_ms)
+            look_after(queue, now_ms)
         return results
 
     patch.setattr(fan_out, "publish_to_queues", publish_to_queues)
@@ -140,17 +156,17 @@ def give_back_before_leaving(patch: Patch) -> None:
     serve_inside_commands(patch)
 
     def cancel(
-        self: Broker, subscription: Subscription, *, is_vanished: bool = False, keeps_held: bool = False
+        self: Subscribing, subscription: Subscription, *, is_vanished: bool = False, keeps_held: bool = False
     ) -> None:
-        self._enter()
+        self._running.enter()
         subscription.is_cancelled = True
         if not keeps_held:
-            (self.vanish_now if is_vanished else self.release_now)(list(subscription.held.values()))
+            (self._settling.vanish_now if is_vanished else self._settling.release_now)(list(subscription.held.values()))
         subscription.is_cancelled = False
         self._consumers.leave([subscription])
-        self._after()
+        self._running.after()
 
-    patch.setattr(Broker, "cancel", cancel)
+    patch.setattr(Subscribing, "cancel", cancel)
 
 
 # -- small ones -------------------------------------------------------------------------------------------------------
@@ -161,14 +177,35 @@ def skip_a_record(patch: Patch) -> None:
     patch.setattr(Recorder, "extended", lambda self, queue, messages, deadline_ms, at_ms: None)
 
 
+def forget_how_far_a_job_is(patch: Patch) -> None:
+    """What a job has moved is not noted."""
+    patch.setattr(Recorder, "job_advanced", lambda self, queue, job: None)
+
+
+def forget_to_resume(patch: Patch) -> None:
+    """A start leaves jobs where they are."""
+    patch.setattr(jobs, "resume", lambda state, now_ms: None)
+
+
+def count_moves_later(patch: Patch) -> None:
+    """A block may end between a move and its count."""
+    note = EngineJournal.job_advanced
+
+    def noted(self: EngineJournal, queue: Queue, job: Job) -> None:
+        self.between()
+        note(self, queue, job)
+
+    patch.setattr(EngineJournal, "job_advanced", noted)
+
+
 def forget_who_holds(patch: Patch) -> None:
-    """What a subscription holds is not known to the recorder."""
+    """What a subscription holds is not known."""
     hold = Dispatcher._hold
 
     def held(self: Dispatcher, *arguments: Any) -> list[Receipt]:
         receipts = hold(self, *arguments)
         for receipt in receipts[1:]:
-            self.keeper.recorder.held.pop(receipt.sequence, None)
+            self.keeper.journal.holders.by_sequence.pop(receipt.sequence, None)
         return receipts
 
     patch.setattr(Dispatcher, "_hold", held)
@@ -183,21 +220,32 @@ def drop_what_cannot_be_read(patch: Patch) -> None:
     patch.setattr(Keeper, "_save_unread", give_up)
 
 
+def fold_too_far(patch: Patch) -> None:
+    """The next start is to fold from behind a block before what lives in it has been written again."""
+    relocated = Keeper._relocate
+
+    async def relocate(self: Keeper, position: int) -> bool:
+        self.committer.fold_from(position + 1)
+        return await relocated(self, position)
+
+    patch.setattr(Keeper, "_relocate", relocate)
+
+
 def confirm_too_early(patch: Patch) -> None:
     """Everything counts as durable as soon as it is noted."""
 
     def durable(self: Keeper) -> asyncio.Future[None]:
-        if self.recorder.parts:
+        if self.journal.parts:
             self._is_awaited = True
-            self._seal_soon()
-        return self._committer.wait_for(0)
+            self._write_soon()
+        return self.committer.wait_for(0)
 
     patch.setattr(Keeper, "durable", durable)
 
 
 def keep_what_nobody_wants(patch: Patch) -> None:
     """What was about to be handed to somebody who is gone is not given back."""
-    patch.setattr(RunningBroker, "_give_back", lambda self, receipts: None)
+    patch.setattr(Running, "give_back", lambda self, receipts: None)
 
 
 def forget_to_wake(patch: Patch) -> None:
@@ -210,16 +258,21 @@ def count_bytes_wrongly(patch: Patch) -> None:
     let_go = Paging.let_go
 
     def let_go_and_forget(self: Paging, message: Message) -> None:
-        before = self._recorder.resident_bytes
+        before = self._accounts.resident_bytes
         let_go(self, message)
-        self._recorder.resident_bytes = before
+        self._accounts.resident_bytes = before
 
     patch.setattr(Paging, "let_go", let_go_and_forget)
 
 
 def keep_old_histories(patch: Patch) -> None:
     """What a message's history was before it died once more still counts as being in memory."""
-    patch.setattr(Recorder, "dying", lambda self, message: None)
+    patch.setattr(EngineJournal, "dying", lambda self, message: None)
+
+
+def keep_what_has_left(patch: Patch) -> None:
+    """A line keeps the slots of messages that are gone until they come to the front."""
+    patch.setattr(Bucket, "sweep", lambda self: None)
 
 
 def trust_old_receipts(patch: Patch) -> None:
@@ -229,16 +282,16 @@ def trust_old_receipts(patch: Patch) -> None:
 
 def keep_after_restart(patch: Patch) -> None:
     """What was held without a deadline stays in flight over a restart."""
-    patch.setattr(RunningBroker, "_release_unending", lambda self: None)
+    patch.setattr(Broker, "_release_unending", lambda self: None)
 
 
 def forget_the_rest(patch: Patch) -> None:
     """A policy holds for those queues that took it up at once."""
 
-    async def nothing(self: DeclaringBroker, left: Governing) -> None:
+    async def nothing(self: Declaring, left: Governing) -> None:
         return
 
-    patch.setattr(DeclaringBroker, "_govern_rest", nothing)
+    patch.setattr(Declaring, "_govern_rest", nothing)
 
 
 def govern_what_is_matched(patch: Patch) -> None:

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import cast
 
+from smista import records
 from smista.core.state import BrokerState
-from smista.engine.recorder import Recorder
+from smista.engine.effects import Effects
+from smista.engine.fold import Fold
+from smista.engine.journal import EngineJournal
 from smista.engine.recovery import Recovery
-from smista.log import Log, records
-from smista.log.records import Kind
+from smista.log import Log
+from smista.records import Kind
+from smista.records.job_advanced import JobAdvanced
 from tests import snapshot
 from tests.simulation.blame import Blame
 from tests.simulation.disk import Disk
@@ -33,12 +37,14 @@ class Replaying:
         """Whether queues have yet to take up a policy. Whoever starts again has it everywhere."""
         self._snapshots: dict[int, tuple[Snapshot, int]] = {}
         """By position: the live state when that block was sealed, and the time."""
-        self._follower = Recovery(BrokerState(), resident_bytes_max=EVERYTHING)
+        self._follower = Fold(BrokerState(), resident_bytes_max=EVERYTHING)
         self._has_stumbled = False
         self.sealed: dict[int, bytes] = {}
         """Blocks of this timeline, on disk or not yet."""
         self.staged_rows: dict[bytes, int] = {}
         """How often each staged row has entered, by its body and queue."""
+        self._moved: dict[int, int] = {}
+        """By job: how many messages it counts as moved."""
 
     # -- block by block -----------------------------------------------------------------------------------------------
 
@@ -59,13 +65,15 @@ class Replaying:
         self._check_commits(position)
 
     def _follow(self, position: int, block: bytes) -> bool:
-        follower = self._follower
-        follower._position = position
         try:
-            for record in records.records(block):
-                follower.apply(record)
+            self._follower.add(position, block)
+            before: Kind | None = None
+            for record in records.blocks.records(block):
+                if record.kind is Kind.JOB_ADVANCED:
+                    self._check_count(position, records.job_advanced.decode(record.data), before)
+                before = record.kind
                 if record.kind is Kind.ENQUEUED:
-                    for entry in records.enqueued(record.data):
+                    for entry in records.enqueued.decode(record.data):
                         if entry.body.startswith(STAGED):
                             name = entry.body + b" in %d" % entry.queue
                             self.staged_rows[name] = self.staged_rows.get(name, 0) + 1
@@ -73,11 +81,20 @@ class Replaying:
                                 self._blame.say("a staged row was published twice", f"{name!r} in block {position}")
         except Exception as error:
             self._has_stumbled = True
-            self._blame.say(
-                "the log cannot be replayed", f"block {position}, {record.kind.name}: {type(error).__name__} {error}"
-            )
+            self._blame.say("the log cannot be replayed", f"block {position}: {type(error).__name__} {error}")
             return False
         return True
+
+    def _check_count(self, position: int, advanced: JobAdvanced, before: Kind | None) -> None:
+        """A job counts one message at a time, in the block of its move."""
+        added = advanced.moved - self._moved.get(advanced.sequence, 0)
+        self._moved[advanced.sequence] = advanced.moved
+        job = self._follower.state.jobs.get(advanced.queue, {}).get(advanced.sequence)
+        # What goes out of a queue that is not durable leaves no MOVED, nor does that queue have a declaration.
+        is_seen = job is not None and all(one.queue in self._follower.state.queues for one in job.plan.places)
+        if added not in (0, 1) or (added and is_seen and before is not Kind.MOVED):
+            what = None if before is None else before.name
+            self._blame.say("a job counts wrongly", f"block {position}: {added} more, behind {what}: {advanced}")
 
     def _check_commits(self, position: int) -> None:
         """A staged row and the note that it is done stand in one block."""
@@ -127,8 +144,10 @@ class Replaying:
         state = BrokerState()
         recovery = Recovery(state, resident_bytes_max=EVERYTHING)
         recovery.replay(cast(Log, _Part(self.sealed, front, position)), None)
-        recorder = Recorder(position + 1, on_first=_nothing, on_settled=_nobody, read_body=_none)
-        recovery.finish(recorder, now_ms)
+        journal = EngineJournal(
+            position + 1, Effects(), block_bytes_max=EVERYTHING, resident_bytes_max=EVERYTHING, read_body=_none
+        )
+        recovery.finish(journal, now_ms)
         return state
 
     # -- over a restart -----------------------------------------------------------------------------------------------
@@ -138,8 +157,9 @@ class Replaying:
         last = self._disk.last
         self.sealed = {at: block for at, block in self.sealed.items() if at <= last}
         self._snapshots = {at: taken for at, taken in self._snapshots.items() if at <= last}
-        self._follower = Recovery(BrokerState(), resident_bytes_max=EVERYTHING)
+        self._follower = Fold(BrokerState(), resident_bytes_max=EVERYTHING)
         self.staged_rows = {}
+        self._moved = {}
         if not self._has_stumbled:
             for at in range(1, last + 1):
                 self._follow(at, self.sealed[at])
@@ -153,21 +173,18 @@ class _Part:
     """A part of the log, as far as a recovery looks at it."""
 
     def __init__(self, blocks: dict[int, bytes], front: int, position: int) -> None:
-        self.first_position = front
+        self.first_position = self.fold_position = front
+        self.left_out: frozenset[int] = frozenset()
+        self.left_out_times = 0
         self._blocks = blocks
         self._position = position
+
+    def heads(self, position: int, end: int, head_bytes: int) -> Iterator[tuple[int, int, bytes]]:
+        return iter(())
 
     def scan(self, front: int, *, on_damage: object = None) -> Iterator[tuple[int, bytes]]:
         for at in range(front, self._position + 1):
             yield at, self._blocks[at]
-
-
-def _nothing() -> None:
-    return None
-
-
-def _nobody(messages: object) -> None:
-    raise AssertionError("nobody holds messages here")
 
 
 def _none(message: object) -> bool:

@@ -22,45 +22,58 @@ import smista.core.dead_letters
 import smista.core.due
 import smista.core.entering
 import smista.core.governing
+import smista.core.jobs
 import smista.core.receiving
+import smista.core.redriving
 import smista.core.trimming
 import smista.engine.broker
+import smista.engine.browsing
+import smista.engine.claim_rows
 import smista.engine.claiming
 import smista.engine.commit
+import smista.engine.deadlines
 import smista.engine.declaring
 import smista.engine.keeper
-import smista.engine.leaving
-import smista.engine.looking
 import smista.engine.measures
 import smista.engine.paging
 import smista.engine.publishing
+import smista.engine.redriving
 import smista.engine.running
+import smista.engine.settling
+import smista.engine.slices
 import smista.engine.staging
+import smista.engine.statistics
+import smista.engine.subscribing
 from smista.core.queue import Queue
 from smista.engine.commit import Committer
 from tests.simulation.loop import SimulatedLoop
 
 _ENGINE = (
-    smista.engine.broker,
     smista.engine.claiming,
     smista.engine.commit,
+    smista.engine.deadlines,
     smista.engine.keeper,
-    smista.engine.leaving,
     smista.engine.measures,
     smista.engine.paging,
-    smista.engine.running,
+    smista.engine.settling,
+    smista.engine.slices,
     smista.engine.staging,
+    smista.engine.statistics,
 )
 _SIZES: tuple[tuple[ModuleType, str, object], ...] = (
     (smista.core.receiving, "EXPIRED_AT_ONCE", 2),
     (smista.core.claims, "CLAIMANTS_KEPT", 2),
     (smista.core.claims, "ENDED_KEPT", 4),
     (smista.core.browsing, "LOOKED_AT_MAX", 2),
+    (smista.core.redriving, "LOOKED_AT_ONCE", 4),
+    (smista.core.redriving, "MOVED_AT_ONCE", 2),
+    (smista.core.jobs, "ENDED_KEPT", 2),
+    (smista.core.jobs, "RUNNING_MAX", 3),
     (smista.core.trimming, "MADE_ROOM_AT_ONCE", 3),
     (smista.core.due, "RETIRED_AT_ONCE", 2),
     (smista.core.due, "ROWS_AT_ONCE", 2),
     (smista.core.trimming, "TRIMMED_AT_ONCE", 2),
-    (smista.engine.claiming, "READ_AT_ONCE", 2),
+    (smista.engine.claim_rows, "READ_AT_ONCE", 2),
     (smista.engine.claiming, "TAKEN_AT_ONCE", 2),
     (smista.engine.declaring, "GOVERNED_AT_ONCE", 1),
     (smista.engine.declaring, "GOVERNED_FIRST", 1),
@@ -68,14 +81,16 @@ _SIZES: tuple[tuple[ModuleType, str, object], ...] = (
     (smista.engine.measures, "LAG_INTERVAL_S", 1_000_000.0),
     (smista.engine.paging, "BACKLOG", 1),
     (smista.engine.paging, "BLOCKS_KEPT", 1),
-    (smista.engine.looking, "LOOKED_AT_ONCE", 2),
-    (smista.engine.looking, "SLICE", 2),
+    (smista.engine.browsing, "LOOKED_AT_ONCE", 2),
+    (smista.engine.redriving, "LOOKED_AT_ONCE", 2),
+    (smista.engine.redriving, "SLICE", 2),
     (smista.engine.publishing, "STEP_BYTES_MAX", 100),
     (smista.engine.running, "FREED_AT_ONCE", 2),
     (smista.engine.running, "SERVED_AT_ONCE", 2),
-    (smista.engine.leaving, "SETTLED_AT_ONCE", 2),
-    (smista.engine.leaving, "SLICE", 2),
-    (smista.engine.running, "SLICE", 3),
+    (smista.engine.subscribing, "SETTLED_AT_ONCE", 2),
+    (smista.engine.settling, "SETTLED_AT_ONCE", 2),
+    (smista.engine.slices, "SLICE", 2),
+    (smista.engine.deadlines, "SLICE", 3),
     (smista.engine.staging, "STEP", 2),
     (smista.engine.staging, "STEP_BYTES_MAX", 40),
 )
@@ -143,7 +158,7 @@ class LogThread:
         try:
             job = self._job if self._job is not None else committer._jobs.get_nowait()
         except queue.Empty:
-            raise AssertionError("the log's thread was joined and never told to end") from None
+            raise AssertionError("the log's thread was joined and never got its end") from None
         if job is None:
             self.has_ended = True
             return
@@ -191,7 +206,7 @@ def simulated(
     chances: Chances,
     on_thread: Callable[[LogThread], None],
     has_room: Callable[[], bool],
-    recorder: type,
+    journal: type,
     state: type,
     governing: type,
 ) -> Iterator[None]:
@@ -207,7 +222,7 @@ def simulated(
     changes: list[tuple[ModuleType | type, str, object]] = list(_SIZES)
     # The order of a set would else depend on where things lie in memory.
     changes.append((Queue, "__hash__", _number_of))
-    changes += [(smista.engine.keeper, "Recorder", recorder), (smista.engine.running, "BrokerState", state)]
+    changes += [(smista.engine.keeper, "EngineJournal", journal), (smista.engine.broker, "BrokerState", state)]
     changes.append((smista.core.governing, "Governing", governing))
     for engine in _ENGINE:
         for name, real, ours in (("time", time, clock), ("random", random, chances), ("threading", threading, threads)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from smista.engine.claiming import ClaimView
+from smista.engine.claim_views import ClaimView
 from tests.simulation.steps import step
 from tests.simulation.world import World
 
@@ -59,7 +59,7 @@ def claim(world: World, draw: random.Random) -> None:
 
     world.call(
         what,
-        world.broker.claim(
+        world.broker.claiming.claim(
             queue,
             consumer,
             session=session,
@@ -86,7 +86,7 @@ def read_claim(world: World, draw: random.Random) -> None:
 
 
 async def _read(world: World, queue: str, consumer: str, number: int, session: str) -> None:
-    iterator = await world.broker.read_claim(queue, consumer, number, session=session or None)
+    iterator = await world.broker.claiming.read(queue, consumer, number, session=session or None)
     try:
         async for rows in iterator:
             if len(rows.bodies) != len(rows.numbers):
@@ -106,7 +106,7 @@ def acknowledge_claims(world: World, draw: random.Random) -> None:
     world.note(f"acknowledge claims of {queue} by {consumer}/{session} up to {up_to}")
     world.call(
         f"acknowledging claims of {queue} by {consumer} up to {up_to}",
-        world.broker.acknowledge_claims(queue, consumer, up_to, session=session),
+        world.broker.claiming.acknowledge(queue, consumer, up_to, session=session),
     )
 
 
@@ -116,7 +116,7 @@ def renew_claims(world: World, draw: random.Random) -> None:
     lease_ms = draw.choice((16, 160))
     world.note(f"renew claims of {queue} by {consumer}/{session} for {lease_ms}")
     world.call(
-        "renewing", world.broker.renew_claims(queue, consumer, lease_ms, session=session), queue=queue, uses=True
+        "renewing", world.broker.claiming.renew(queue, consumer, lease_ms, session=session), queue=queue, uses=True
     )
 
 
@@ -128,5 +128,5 @@ def release_claims(world: World, draw: random.Random) -> None:
     world.note(f"release claims of {queue} by {consumer}/{session} after {after}")
     world.call(
         f"releasing claims of {queue} by {consumer}",
-        world.broker.release_claims(queue, consumer, session=session, after=after),
+        world.broker.claiming.release(queue, consumer, session=session, after=after),
     )

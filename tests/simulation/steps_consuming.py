@@ -28,7 +28,7 @@ def receive(world: World, draw: random.Random) -> None:
     world.note(f"receive {limit} of {queue}, wait {wait_ms}, lease {lease_ms}, several {several}, beside {beside}")
     world.call(
         f"receive of {queue}",
-        world.broker.receive(
+        world.broker.receiving.receive(
             queue, limit, wait_ms=wait_ms, lease_ms=lease_ms, several_per_group=several, beside_active=beside
         ),
         lambda deliveries: world.handed(deliveries, None),
@@ -46,7 +46,7 @@ def pull(world: World, draw: random.Random) -> None:
     world.note(f"pull {queue}")
     world.call(
         f"pull of {queue}",
-        world.broker.receive(queue, 5, lease_ms=draw.choice((None, 160, FOREVER_MS))),
+        world.broker.receiving.receive(queue, 5, lease_ms=draw.choice((None, 160, FOREVER_MS))),
         lambda deliveries: world.handed(deliveries, None),
         queue=queue,
         uses=True,
@@ -83,7 +83,7 @@ def subscribe(world: World, draw: random.Random) -> None:
 
     prefetch, lease_ms = draw.choice((None, 1, 2, 5)), draw.choice((None, *LEASES_MS))
     priority = draw.choice((0, 0, 1))
-    consumer.subscription = world.broker.subscribe(
+    consumer.subscription = world.broker.subscribing.subscribe(
         name,
         deliver,
         ended=ended,
@@ -124,10 +124,10 @@ def cancel_subscription(world: World, draw: random.Random) -> None:
     if how == "keeps":
         consumer.is_alive = False
         world.leaving.append(consumer)
-        world.broker.cancel(consumer.subscription, keeps_held=True)
+        world.broker.subscribing.cancel(consumer.subscription, keeps_held=True)
     else:
         world.left(consumer)
-        world.broker.cancel(consumer.subscription, is_vanished=how == "vanished")
+        world.broker.subscribing.cancel(consumer.subscription, is_vanished=how == "vanished")
 
 
 @step(3)
@@ -141,9 +141,9 @@ def give_back(world: World, draw: random.Random) -> None:
     receipts = _held_by(world, [consumer])
     world.left(consumer)
     if is_vanished:
-        world.broker.vanish_now(receipts)
+        world.broker.settling.vanish_now(receipts)
     else:
-        world.broker.release_now(receipts)
+        world.broker.settling.release_now(receipts)
 
 
 @step(4)
@@ -162,12 +162,12 @@ def disconnect(world: World, draw: random.Random) -> None:
     for consumer in going:
         world.left(consumer)
     broker = world.broker
-    how = draw.choice((broker.vanish_now, broker.release_some, partial(_nack_some, broker)))
-    broker.leave([consumer.subscription for consumer in going], receipts, how)
+    how = draw.choice((broker.settling.vanish_now, broker.settling.release_some, partial(_nack_some, broker)))
+    broker.subscribing.leave([consumer.subscription for consumer in going], receipts, how)
 
 
 def _nack_some(broker: Broker, receipts: Sequence[Receipt]) -> int:
-    return len(broker.nack_now(receipts, requeue=True, delay_ms=0, is_cut=True))
+    return len(broker.settling.nack_now(receipts, requeue=True, delay_ms=0, is_cut=True))
 
 
 def _held_by(world: World, consumers: list[Consumer]) -> list[Receipt]:
@@ -180,7 +180,7 @@ def hold_back(world: World, draw: random.Random) -> None:
     if consumer is not None:
         is_held_back = not consumer.subscription.is_held_back
         world.note(f"{consumer.label} held back: {is_held_back}")
-        world.broker.hold_back(consumer.subscription, is_held_back)
+        world.broker.subscribing.hold_back(consumer.subscription, is_held_back)
 
 
 @step(2)
@@ -189,7 +189,7 @@ def set_prefetch(world: World, draw: random.Random) -> None:
     if consumer is not None:
         prefetch = draw.choice((1, 2, 6))
         world.note(f"{consumer.label} prefetch {prefetch}")
-        world.broker.set_prefetch(consumer.subscription, prefetch)
+        world.broker.subscribing.set_prefetch(consumer.subscription, prefetch)
 
 
 @step(1)
@@ -197,10 +197,10 @@ def set_pool_limit(world: World, draw: random.Random) -> None:
     if world.pools:
         pool, limit = draw.choice(world.pools), draw.choice((1, 2, 5))
         world.note(f"pool {world.pools.index(pool)} limit {limit}")
-        world.broker.set_pool_limit(pool, limit)
+        world.broker.subscribing.set_pool_limit(pool, limit)
         # As a channel does when its client settles what came from queues that are gone.
         gone = [Receipt(*key, 1, 0) for key in pool.held if key[0] not in world.state.queues]
-        world.broker.let_go_in_pool(pool, gone)
+        world.broker.subscribing.let_go_in_pool(pool, gone)
 
 
 # -- settling ---------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def set_pool_limit(world: World, draw: random.Random) -> None:
 def _acknowledge(world: World, receipts: list[Receipt]) -> None:
     for receipt in receipts:
         world.ledger.may_acknowledge(receipt)
-    outcomes = world.broker.acknowledge_now(receipts)
+    outcomes = world.broker.settling.acknowledge_now(receipts)
     _settled(world, receipts, outcomes)
 
 
@@ -238,13 +238,13 @@ def acknowledge(world: World, draw: random.Random) -> None:
     for receipt in receipts:
         world.ledger.may_acknowledge(receipt)
 
-    def told(outcomes: list[BrokerError | None]) -> None:
+    def settled(outcomes: list[BrokerError | None]) -> None:
         for receipt, outcome in zip(receipts, outcomes, strict=True):
             if outcome is None:
                 world.ledger.gone(numbers[receipt], world.disk.last)
         _settled(world, receipts, outcomes)
 
-    world.call(f"acknowledge {_numbers(hands)}", world.broker.acknowledge(receipts), told)
+    world.call(f"acknowledge {_numbers(hands)}", world.broker.settling.acknowledge(receipts), settled)
 
 
 @step(3)
@@ -267,9 +267,9 @@ def nack(world: World, draw: random.Random) -> None:
     for receipt in receipts:
         world.settled(receipt)
     if draw.random() < 0.5:
-        world.broker.nack_now(receipts, requeue=requeue, delay_ms=delay_ms, error="it failed")
+        world.broker.settling.nack_now(receipts, requeue=requeue, delay_ms=delay_ms, error="it failed")
     else:
-        world.call("nack", world.broker.nack(receipts, requeue=requeue, delay_ms=delay_ms, error="it failed"))
+        world.call("nack", world.broker.settling.nack(receipts, requeue=requeue, delay_ms=delay_ms, error="it failed"))
 
 
 @step(5)
@@ -280,7 +280,7 @@ def release(world: World, draw: random.Random) -> None:
         receipts = [hand.delivery.receipt for hand in hands]
         for receipt in receipts:
             world.settled(receipt)
-        world.broker.release_now(receipts)
+        world.broker.settling.release_now(receipts)
 
 
 @step(4)
@@ -289,7 +289,7 @@ def extend(world: World, draw: random.Random) -> None:
     if hands:
         lease_ms = draw.choice((0, *LEASES_MS))
         world.note(f"extend {_numbers(hands)} by {lease_ms}")
-        world.call("extend", world.broker.extend([hand.delivery.receipt for hand in hands], lease_ms))
+        world.call("extend", world.broker.settling.extend([hand.delivery.receipt for hand in hands], lease_ms))
 
 
 @step(3)
@@ -304,11 +304,11 @@ def settle_late(world: World, draw: random.Random) -> None:
     before = snapshot.take(world.state, world.now_ms)
     outcomes: list[object]
     if how == "acknowledge":
-        outcomes = list(world.broker.acknowledge_now([receipt]))
+        outcomes = list(world.broker.settling.acknowledge_now([receipt]))
     elif how == "nack":
-        outcomes = list(world.broker.nack_now([receipt]))
+        outcomes = list(world.broker.settling.nack_now([receipt]))
     else:
-        outcomes = list(world.broker.release_now([receipt]))
+        outcomes = list(world.broker.settling.release_now([receipt]))
     changed = snapshot.difference(before, snapshot.take(world.state, world.now_ms))
     if not isinstance(outcomes[0], BrokerError) or changed:
         world.blame.say("a stale receipt had an effect", f"{how} by {receipt}: {outcomes[0]!r}; {changed}")
@@ -338,7 +338,7 @@ def transaction(world: World, draw: random.Random) -> None:
     _acknowledge(world, [hand.delivery.receipt for hand in done])
     for hand in failed:
         world.settled(hand.delivery.receipt)
-    world.broker.nack_now([hand.delivery.receipt for hand in failed], requeue=draw.random() < 0.6, delay_ms=0)
+    world.broker.settling.nack_now([hand.delivery.receipt for hand in failed], requeue=draw.random() < 0.6, delay_ms=0)
     for one in publications:
-        world.broker.publish_now(queue, [one], is_use=False)
+        world.broker.publishing.publish_now(queue, [one], is_use=False)
     world.call("durable after a transaction", world.broker.durable())

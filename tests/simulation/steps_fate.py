@@ -69,7 +69,7 @@ def damage(world: World, draw: random.Random) -> None:
 
 @step(1)
 def log_fails(world: World, draw: random.Random) -> None:
-    """A write fails. Nothing is confirmed from then on, everybody hears of it, and the broker is started anew."""
+    """A write fails. Nothing is confirmed from then on, everybody gets an error, and the broker is started anew."""
     world.note("the next write fails")
     world.disk.is_full = False
     world.disk.is_failing = True
@@ -80,13 +80,13 @@ def log_fails(world: World, draw: random.Random) -> None:
 
 
 def restart_after_failure(world: World) -> None:
-    """The broker has stopped: whoever called must have heard of it by now."""
+    """The broker has stopped: whoever called must have an error by now."""
     world.note(f"the broker has stopped: {world.broker.failure!r}")
     world.rest()
     for call in world.calls:
         world.blame.say("a call never returned", f"{call.what}, although the broker has stopped")
     if world.consumers:
-        world.blame.say("a consumer never heard of it", world.consumers[0].label)
+        world.blame.say("a consumer never got an error", world.consumers[0].label)
     world.close()
     world.begin_again()
     world.disk.has_failed = False
@@ -98,7 +98,7 @@ def restart(world: World, draw: random.Random) -> None:
     if draw.random() < 0.9:
         world.disk.is_full = False
     world.note(f"restart, disk full {world.disk.is_full}")
-    is_full, last_sealed = world.disk.is_full, world.broker._keeper._committer.submitted_position
+    is_full, last_sealed = world.disk.is_full, world.broker._keeper.committer.submitted_position
     world.close()
     if not is_full and world.disk.last < last_sealed:
         world.blame.say("closing left something behind", f"{world.disk.last} blocks on disk of {last_sealed}")
@@ -109,7 +109,9 @@ def restart(world: World, draw: random.Random) -> None:
 def crash(world: World, draw: random.Random) -> None:
     fronts = sorted({front for front in world.disk.fronts.values() if front <= world.disk.front})
     front = draw.choice(fronts) if draw.random() < 0.3 else world.disk.front
-    world.note(f"crash; the log ends with block {world.disk.last} and begins with {front}")
+    world.note(f"crash; the log ends with block {world.disk.last} and is folded from {front}")
+    # A crash may undo a move of the fold, and a drop before it.
     world.disk.front = front
+    world.disk.first = min(world.disk.first, front)
     world.crash()
     world.begin_again()

@@ -57,8 +57,8 @@ def test_a_life_goes_the_same_way_every_time() -> None:
 
 
 def test_a_life_does_not_depend_on_the_process() -> None:
-    """Sets of names come in another order in every process, unless it is told which."""
-    told = [
+    """Sets of names come in another order in every process, unless it is given one."""
+    runs = [
         subprocess.run(
             [sys.executable, "-m", "tests.simulation", "12", "--trace"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -68,5 +68,5 @@ def test_a_life_does_not_depend_on_the_process() -> None:
         )
         for hash_seed in ("1", "2")
     ]
-    assert told[0].stdout
-    assert told[0].stdout == told[1].stdout, told[0].stderr
+    assert runs[0].stdout
+    assert runs[0].stdout == runs[1].stdout, runs[0].stderr

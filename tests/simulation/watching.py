@@ -1,5 +1,5 @@
-"""The broker's own recorder, with somebody who watches: each note is passed on to the ledger, and at each
-seal the live state is held against what the log says."""
+"""The broker's own journal, with somebody who watches: each note is passed on to the ledger, and at the
+end of each block the live state is held against what the log says."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from collections.abc import Callable, Sequence
 from smista.core.message import Fate, Message, Reason
 from smista.core.queue import Queue
 from smista.core.state import BrokerState
-from smista.engine.recorder import Recorder
+from smista.engine.journal import EngineJournal
+from smista.engine.recorder import FullBlock
 from tests.simulation.blame import Blame
 from tests.simulation.ledger import Ledger
 
 
-class WatchedRecorder(Recorder):
-    """`Recorder` as the broker makes it; `watched_by` is given before."""
+class WatchedJournal(EngineJournal):
+    """`EngineJournal` as the broker makes it; the attributes are given before."""
 
     ledger: Ledger
     blame: Blame
     state: BrokerState
-    on_sealed: Callable[[int, bytes], None]
+    on_cut: Callable[[FullBlock], None]
 
-    def seal(self, written_at_ms: int) -> bytes:
-        position = self.position
+    def cut(self) -> None:
         inside = _inside_the_core()
         if inside:
-            self.blame.say("a block was sealed inside a command", f"block {position}, inside {inside}")
-        block = super().seal(written_at_ms)
-        self.ledger.sealed(position)
-        self.on_sealed(position, block)
-        return block
+            self.blame.say("a block ended inside a command", f"block {self.position}, inside {inside}")
+        super().cut()
+        full = self.full[-1]
+        self.ledger.sealed(full.position)
+        self.on_cut(full)
 
     def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
         super().enqueued(queue, messages, at_ms)
         self.ledger.entered(queue, messages, self.position)
 
-    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
-        super().enqueued_alike(queue, messages, at_ms)
+    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], bodies: Sequence[bytes], at_ms: int) -> None:
+        super().enqueued_alike(queue, messages, bodies, at_ms)
         self.ledger.entered(queue, messages, self.position)
 
     def fanned_out(self, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:
@@ -98,7 +98,7 @@ class WatchedRecorder(Recorder):
 
 
 def _inside_the_core() -> str:
-    """The function of the core that is under way, if there is one: a command is one step, and a block is sealed in it
+    """The function of the core that is under way, if there is one: a command is one step, and a block ends in it
     only where it says so (`Journal.between`)."""
     frame = sys._getframe(2)
     while frame is not None:

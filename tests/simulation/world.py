@@ -20,12 +20,13 @@ from smista.core.staging import Row
 from smista.core.state import BrokerState
 from smista.engine import Broker, BrokerSettings, CreditPool, Delivery, PriorityPolicy
 from smista.engine.clock import Clock
+from smista.engine.recorder import FullBlock
 from tests.simulation.callers import Batch, Consumer, Hand, name_of
 from tests.simulation.calls import Calls
 from tests.simulation.ledger import Name
 from tests.simulation.replaying import Replaying
 from tests.simulation.stage import Chances, LogThread, simulated
-from tests.simulation.watching import WatchedRecorder
+from tests.simulation.watching import WatchedJournal
 
 QUEUES = ("a", "b", "c", "d")
 EXCHANGES = ("x", "y", "z")
@@ -65,13 +66,13 @@ class World(Calls):
     def playing(self) -> Iterator[None]:
         world = self
 
-        class Recorder(WatchedRecorder):
+        class Journal(WatchedJournal):
             ledger = world.ledger
             blame = world.blame
             state = property(lambda self: world.state)
 
-            def on_sealed(self, position: int, block: bytes) -> None:
-                world.replaying.block_sealed(position, block, world.state, world.now_ms)
+            def on_cut(self, full: FullBlock) -> None:
+                world.replaying.block_sealed(full.position, full.seal(world.now_ms), world.state, world.now_ms)
 
         class State(BrokerState):
             def __init__(self, **options: Any) -> None:
@@ -83,7 +84,7 @@ class World(Calls):
                 super().__init__(*arguments, **options)
                 world._governings.append(self)
 
-        with simulated(self.loop, self.chances, self._thread_made, self._has_room, Recorder, State, Watched):
+        with simulated(self.loop, self.chances, self._thread_made, self._has_room, Journal, State, Watched):
             try:
                 yield
             finally:
@@ -104,10 +105,10 @@ class World(Calls):
         self.broker = self.finish(opening, "the broker does not open")
 
     def close(self) -> None:
-        """Stop in order. Everybody who waits hears of it."""
+        """Stop in order. Everybody who waits gets an error."""
         self.is_closing = True
         self.finish(self.broker.close(), "closing never ends")
-        # Whoever paces itself hears of it when it goes on.
+        # Whoever paces itself finds that when it goes on.
         self.pass_time(100)
         for call in self.calls:
             self.blame.say("a call never returned", f"{call.what}, although the broker was closed")
@@ -116,7 +117,7 @@ class World(Calls):
 
     def begin_again(self) -> None:
         """Open what is on disk."""
-        self.loop.errands.clear()
+        self.loop.thread_calls.clear()
         self.loop.posts.clear()
         self.replaying.check(self.disk.last, self.disk.front)
         self.replaying.restart()
@@ -152,7 +153,7 @@ class World(Calls):
             task.cancel()
         broker = getattr(self, "broker", None)
         if broker is not None:
-            broker._is_closed = broker._keeper._is_closed = True
+            broker._running.is_closed = broker._keeper._is_closed = True
         troubles, blamed = len(loop.troubles), len(self.blame.found)
         for _ in range(50):
             if not loop.is_ready:

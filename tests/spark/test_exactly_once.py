@@ -26,7 +26,7 @@ import pytest
 
 from smista import Client
 from smista.client.errors import ConnectionLost
-from smista.core.errors import StaleReceipt
+from smista.errors import StaleReceipt
 from smista.spark.pipelines.manifests import Archive
 from tests.server_process import ServerProcess
 from tests.waiting import SPARK_PATIENCE_S, eventually
@@ -168,7 +168,7 @@ def test_every_message_once_whatever_is_killed(tmp_path: Path) -> None:
         assert archived(folder) == sorted(body(number) for number in range(COUNT))
         facts = done("reconcile", "--archive", str(folder))
         assert (facts["published"], facts["faults"], facts["live"]) == (COUNT, 0, 0)
-        assert facts["acked"] + facts["dead"] == COUNT
+        assert facts["acknowledged"] + facts["dead"] == COUNT
         assert facts["dead"] == len(range(0, COUNT, REJECTED_EVERY))
         facts = done("reconcile", "--endpoint", server.url)
         assert (facts["published"], facts["faults"]) == (COUNT, 0)

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from smista.spark import columns
 from smista.spark.errors import WrongColumns, WrongOption
 from smista.spark.heartbeat import is_dead, new_session
-from smista.spark.options import _ROLES, Given, endpoint_of
+from smista.spark.options import _ROLES, Given
 from smista.spark.source import SmistaSource
 
 CONSUMING = {"mode": "consume", "queue": "orders", "consumer": "spark"}
@@ -54,7 +54,14 @@ def test_a_duration_has_a_unit(text: str, duration_ms: int) -> None:
             r"Option startingoffset is not known for streaming the log\. Its options: .*starting",
         ),
         ({"endingOffsets": "1"}, "Option endingOffsets does not go with streaming the log"),
-        ({"startingOffsets": "first"}, "it is earliest, latest or a position of the log"),
+        (
+            {"startingOffsets": "first"},
+            "Option startingOffsets is 'first'; it is earliest, latest, a position of the log",
+        ),
+        ({"startingOffsets": '{"0": "first"}'}, "or one for each shard, as in"),
+        ({"startingOffsets": '{"0": -1}'}, "or one for each shard, as in"),
+        ({"startingOffsets": "[1]"}, "or one for each shard, as in"),
+        ({"startingOffsets": "true"}, "or one for each shard, as in"),
         ({"startingTimestamp": "noon"}, "write 2026-01-31T12:00:00Z"),
         ({"startingOffsets": "1", "startingTimestamp": "1"}, "say the same thing twice"),
         ({"maxRowsPerTrigger": "0"}, "it is a whole number, 1 or more"),
@@ -119,7 +126,7 @@ def test_publishing_needs_a_place(options: dict[str, str], sentence: str) -> Non
     ],
 )
 def test_an_endpoint_is_written_as_people_do(given: str, endpoint: str) -> None:
-    assert endpoint_of(given) == endpoint
+    assert Given({"endpoint": given, "queue": "orders"}).publishing().server.endpoint == endpoint
 
 
 @pytest.mark.parametrize("options", [{}, {"includeBody": "true"}, {"columns": "headers,at"}, CONSUMING])

@@ -2,132 +2,203 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from smista.spark import columns
-from smista.spark.errors import BrokerRefused, CheckpointForeign, LogPositionLost
-from smista.spark.log_reader import LogPartition, LogStreamReader
-from smista.spark.source import SmistaSource
-
-BLOCK_ROWS = 10
+from smista.spark.errors import CheckpointForeign, LogPositionLost, WrongOption
+from smista.spark.log_reader import LogPartition
+from tests.spark.made_logs import MadeLog, MadeLogs, blocks, reader
 
 
-class Broker:
-    """Has a log of blocks of ten rows each, from `first` up to `next`."""
-
-    place: dict[str, str] = {}  # noqa: RUF012  # never changed
-
-    def __init__(self, first: int, end: int) -> None:
-        self.range = {"log_id": "a", "first": first, "next": end}
-        self.schema = columns.to_arrow(SmistaSource({"columns": "position"}).schema())
-
-    def get(self, *path: str, query: dict[str, Any], patience_s: float = 0) -> dict[str, Any]:
-        if path[1] == "range":
-            return self.range
-        start, end = query["from"], query["to"]
-        end = min(end, start + max(1, query.get("max_rows", 1 << 40) // BLOCK_ROWS))
-        parts = [{"from": start, "to": end}]
-        return {"from": start, "to": end, "rows": BLOCK_ROWS * (end - start), "partitions": parts}
-
-    def batches(self, *path: str, query: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-        if query["from"] < self.range["first"]:
-            raise BrokerRefused("log_position_dropped", "It is gone.")
-        for position in range(query["from"], query["to"]):
-            yield pa.record_batch([pa.array([position] * BLOCK_ROWS)], schema=self.schema)
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that finds nothing new says so at once."""
+    monkeypatch.setattr("smista.spark.log_reader.IDLE_S", 0.0)
 
 
-def reader(broker: Broker, **options: str) -> LogStreamReader:
-    source = SmistaSource({"columns": "position", **options})
-    made = source.streamReader(source.schema())
-    assert isinstance(made, LogStreamReader)
-    made._ranges._wire = broker  # type: ignore[assignment]  # played
-    return made
+def one_log(first: int, end: int) -> MadeLogs:
+    return MadeLogs({0: MadeLog(first, end)})
 
 
-def rows(query: LogStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-    partitions = query.partitions(start, end)
-    found = {row for part in partitions for batch in query.read(part) for row in batch.column(0).to_pylist()}
-    return sorted(found)
+def of_shard_0(*positions: int) -> list[tuple[int, int]]:
+    return [(0, position) for position in positions]
 
 
 def test_the_first_batch_begins_where_the_query_began_also_when_it_is_repeated() -> None:
-    broker = Broker(3, 8)
-    query = reader(broker, startingOffsets="latest")
+    logs = one_log(3, 8)
+    query = reader(logs, startingOffsets="latest")
     start = query.initialOffset()
     first = query.latestOffset(start, ReadMaxRows(100))
-    assert rows(query, start, first) == []
-    broker.range["next"] = 10
+    assert blocks(query, start, first) == []
+    logs.by_shard[0].next = 10
     second = query.latestOffset(first, ReadMaxRows(100))
-    assert rows(query, first, second) == [8, 9]
-    broker.range["next"] = 20
-    again = reader(broker, startingOffsets="latest")
+    assert blocks(query, first, second) == of_shard_0(8, 9)
+    logs.by_shard[0].next = 20
+    again = reader(logs, startingOffsets="latest")
     assert again.initialOffset() == start
-    assert rows(again, start, first | {"position": 10}) == [8, 9]
+    assert blocks(again, start, first | {"positions": {"0": 10}}) == of_shard_0(8, 9)
+
+
+def test_an_offset_is_a_position_for_each_shard() -> None:
+    logs = MadeLogs({0: MadeLog(1, 5), 1: MadeLog(1, 9, "b")})
+    query = reader(logs)
+    start = query.initialOffset()
+    assert query.latestOffset(start, ReadMaxRows(1000)) == {
+        "positions": {"0": 5, "1": 9},
+        "logs": {"0": "a", "1": "b"},
+        "queue": "*",
+        "since": {"0": 1, "1": 1},
+    }
+    assert query.reportLatestOffset() == {"positions": {"0": 5, "1": 9}, "first": {"0": 1, "1": 1}}
 
 
 def test_a_query_takes_as_much_as_it_may_unless_all_is_asked_for() -> None:
-    query = reader(Broker(1, 9), maxRowsPerTrigger="30")
+    query = reader(one_log(1, 9), maxRowsPerTrigger="30")
     first = query.latestOffset(query.initialOffset(), query.getDefaultReadLimit())
-    assert first["position"] == 4
-    assert query.latestOffset(first, ReadAllAvailable())["position"] == 9
+    assert first["positions"] == {"0": 4}
+    assert query.latestOffset(first, ReadAllAvailable())["positions"] == {"0": 9}
+
+
+def test_what_a_short_backlog_leaves_is_for_the_long_one() -> None:
+    logs = MadeLogs({0: MadeLog(1, 100), 1: MadeLog(1, 3), 2: MadeLog(1, 1)})
+    query = reader(logs, maxRowsPerTrigger="500")
+    first = query.latestOffset(query.initialOffset(), query.getDefaultReadLimit())
+    assert first["positions"] == {"0": 49, "1": 3, "2": 1}
+
+
+def test_a_long_backlog_does_not_hold_up_other_shards() -> None:
+    logs = MadeLogs({0: MadeLog(1, 1000), 1: MadeLog(1, 1000)})
+    query = reader(logs, maxRowsPerTrigger="20")
+    offset = query.latestOffset(query.initialOffset(), query.getDefaultReadLimit())
+    for _ in range(5):
+        offset = query.latestOffset(offset, query.getDefaultReadLimit())
+    assert offset["positions"] == {"0": 7, "1": 7}
+
+
+def test_too_few_rows_of_all_shards_together_wait_for_more() -> None:
+    logs = MadeLogs({0: MadeLog(1, 2), 1: MadeLog(1, 2)})
+    query = reader(logs, startingOffsets="latest", minRowsPerTrigger="40")
+    start = query.latestOffset(query.initialOffset(), ReadMaxRows(100))
+    logs.by_shard[0].next = 4
+    assert query.latestOffset(start, ReadMaxRows(100)) == start
+    logs.by_shard[1].next = 4
+    assert query.latestOffset(start, ReadMaxRows(100))["positions"] == {"0": 4, "1": 4}
 
 
 def test_a_query_that_ends_by_itself_ends_where_the_log_ended() -> None:
-    broker = Broker(1, 5)
-    query = reader(broker)
+    logs = one_log(1, 5)
+    query = reader(logs)
     query.prepareForTriggerAvailableNow()
-    broker.range["next"] = 9
+    logs.by_shard[0].next = 9
+    logs.by_shard[1] = MadeLog(1, 4)
     end = query.latestOffset(query.initialOffset(), ReadMaxRows(100))
-    assert end["position"] == 5
+    assert end["positions"] == {"0": 5, "1": 1}
     assert query.latestOffset(end, ReadMaxRows(100)) is end
 
 
+def test_a_shard_that_is_added_is_read_from_its_beginning() -> None:
+    logs = one_log(1, 5)
+    query = reader(logs, startingOffsets="latest")
+    start = query.latestOffset(query.initialOffset(), ReadMaxRows(100))
+    logs.by_shard[1] = MadeLog(1, 1)
+    assert query.latestOffset(start, ReadMaxRows(100)) == start
+    logs.by_shard[1].next = 4
+    end = query.latestOffset(start, ReadMaxRows(100))
+    assert end["positions"] == {"0": 5, "1": 4}
+    assert blocks(query, start, end) == [(1, 1), (1, 2), (1, 3)]
+
+
 def test_what_the_log_no_longer_has_is_an_error_unless_that_may_be(capsys: pytest.CaptureFixture[str]) -> None:
-    broker = Broker(1, 20)
-    query = reader(broker, maxRowsPerTrigger="50")
+    logs = one_log(1, 20)
+    query = reader(logs, maxRowsPerTrigger="50")
     start = query.latestOffset(query.initialOffset(), query.getDefaultReadLimit())
-    broker.range["first"] = 10
-    sentence = "no longer has positions 6 to 9: it begins at 10.* log_retention_ms .* set option failOnDataLoss=false"
-    with pytest.raises(LogPositionLost, match=sentence):
+    logs.by_shard[0].first = 10
+    lost = "of shard 0 no longer has positions 6 to 9"
+    with pytest.raises(LogPositionLost, match=f"{lost}: it begins at 10.* log_retention_ms .* failOnDataLoss=false"):
         query.latestOffset(start, ReadMaxRows(100))
-    with pytest.raises(LogPositionLost, match="no longer has positions 6 to 9"):
-        query.partitions(start, start | {"position": 20})
-    with pytest.raises(LogPositionLost, match="no longer has positions 6 to 9"):
-        list(query.read(LogPartition(6, 20)))
-    careless = reader(broker, failOnDataLoss="false")
+    with pytest.raises(LogPositionLost, match=lost):
+        query.partitions(start, start | {"positions": {"0": 20}})
+    with pytest.raises(LogPositionLost, match=lost):
+        list(query.read(LogPartition(0, 6, 20)))
+    careless = reader(logs, failOnDataLoss="false")
     end = careless.latestOffset(start, ReadMaxRows(1000))
-    assert rows(careless, start, end) == list(range(10, 20))
-    assert {row for batch in careless.read(LogPartition(6, 12)) for row in batch.column(0).to_pylist()} == {10, 11}
-    assert list(careless.read(LogPartition(3, 8))) == []
-    assert "positions 6 to 9 of the log are gone and left out" in capsys.readouterr().err
+    assert blocks(careless, start, end) == of_shard_0(*range(10, 20))
+    read = {row for batch in careless.read(LogPartition(0, 6, 12)) for row in batch.column("position").to_pylist()}
+    assert read == {10, 11}
+    assert list(careless.read(LogPartition(0, 3, 8))) == []
+    assert "positions 6 to 9 of the log of shard 0 are gone and left out" in capsys.readouterr().err
+
+
+def test_a_log_that_is_gone_up_to_its_end_is_passed_over_once(capsys: pytest.CaptureFixture[str]) -> None:
+    logs = MadeLogs({0: MadeLog(1, 5), 1: MadeLog(1, 5)})
+    query = reader(logs, failOnDataLoss="false", startingOffsets='{"0": 5, "1": 2}', maxRowsPerTrigger="10")
+    start = query.latestOffset(query.initialOffset(), ReadMaxRows(10))
+    assert start["positions"] == {"0": 5, "1": 3}
+    logs.by_shard[1].first = 5
+    end = query.latestOffset(start, ReadMaxRows(10))
+    assert end["positions"] == {"0": 5, "1": 5}
+    assert blocks(query, start, end) == []
+    assert query.latestOffset(end, ReadMaxRows(10)) == end
+    assert "positions 3 to 4 of the log of shard 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "positions"),
+    [
+        ("earliest", {"0": 3, "1": 6}),
+        ("latest", {"0": 9, "1": 8}),
+        ('{"0": 4, "1": 7}', {"0": 4, "1": 7}),
+        ('{"1": 7}', {"0": 3, "1": 7}),
+    ],
+)
+def test_a_query_begins_at_a_place_in_each_log(option: str, positions: dict[str, int]) -> None:
+    query = reader(MadeLogs({0: MadeLog(3, 9), 1: MadeLog(6, 8)}), startingOffsets=option)
+    assert query.latestOffset(query.initialOffset(), ReadMaxRows(1000))["since"] == positions
+
+
+def test_a_number_is_a_position_of_the_only_log() -> None:
+    query = reader(one_log(1, 9), startingOffsets="4")
+    assert query.latestOffset(query.initialOffset(), ReadMaxRows(1000))["since"] == {"0": 4}
+    several = reader(MadeLogs({0: MadeLog(1, 9), 1: MadeLog(1, 9)}), startingOffsets="4")
+    with pytest.raises(WrongOption, match="has 2 shards, and 4 could be a position in each"):
+        several.latestOffset(several.initialOffset(), ReadMaxRows(1000))
+
+
+def test_a_shard_that_is_not_there_is_refused() -> None:
+    query = reader(one_log(1, 9), startingOffsets='{"7": 1}')
+    with pytest.raises(WrongOption, match="The broker has no shard 7; it has 0"):
+        query.latestOffset(query.initialOffset(), ReadMaxRows(1000))
 
 
 def test_a_checkpoint_of_another_log_is_refused() -> None:
-    broker = Broker(1, 5)
-    query = reader(broker)
+    logs = MadeLogs({0: MadeLog(1, 5), 1: MadeLog(1, 5)})
+    query = reader(logs)
     end = query.latestOffset(query.initialOffset(), ReadMaxRows(100))
-    broker.range["log_id"] = "b"
-    with pytest.raises(CheckpointForeign, match="the log of another broker"):
-        reader(broker).latestOffset(end, ReadMaxRows(100))
-    with pytest.raises(CheckpointForeign, match="the log of another broker"):
-        reader(broker).partitions(query.initialOffset(), end)
+    for change in (lambda: setattr(logs.by_shard[1], "log_id", "b"), lambda: logs.by_shard.pop(1)):
+        change()
+        with pytest.raises(CheckpointForeign, match="the log of another broker"):
+            reader(logs).latestOffset(end, ReadMaxRows(100))
+        with pytest.raises(CheckpointForeign, match="the log of another broker"):
+            reader(logs).partitions(query.initialOffset(), end)
 
 
 def test_a_checkpoint_ahead_of_the_log_is_refused() -> None:
-    broker = Broker(1, 50)
-    query = reader(broker)
-    end = query.latestOffset(query.initialOffset(), ReadMaxRows(100))
-    broker.range["next"] = 5
+    logs = one_log(1, 50)
+    query = reader(logs)
+    start = query.initialOffset()
+    end = query.latestOffset(start, ReadMaxRows(100))
+    logs.by_shard[0].next = 5
     with pytest.raises(CheckpointForeign, match="data is older than the checkpoint"):
         query.latestOffset(end, ReadMaxRows(100))
+    with pytest.raises(CheckpointForeign, match="data is older than the checkpoint"):
+        query.partitions(start, end)
 
 
-@pytest.mark.parametrize("offset", [{}, {"claim": 4, "queue": "x", "consumer": "y"}, {"position": 3, "queue": "x"}])
+@pytest.mark.parametrize(
+    "offset", [{}, {"claim": 4, "queue": "x", "consumer": "y"}, {"positions": {"0": 3}, "queue": "x"}]
+)
 def test_an_offset_of_another_source_is_refused(offset: dict[str, Any]) -> None:
     with pytest.raises(CheckpointForeign, match="checkpointLocation of its own"):
-        reader(Broker(1, 5)).latestOffset(offset, ReadMaxRows(100))
+        reader(one_log(1, 5)).latestOffset(offset, ReadMaxRows(100))

@@ -66,7 +66,7 @@ def test_a_pipelines_file_is_a_program_for_spark_submit(queues: Queues, tmp_path
     told = summary(submit("archive", str(place), "--endpoint", queues.url, "--queue", queue, "--json", options=local))
     assert (told["rows"], told["batches"]) == (60, 1)  # published, delivered, acknowledged
     told = summary(submit("reconcile", "--archive", str(place), "--json", options=local))
-    assert (told["published"], told["acked"], told["faults"]) == (20, 20, 0)
+    assert (told["published"], told["acknowledged"], told["faults"]) == (20, 20, 0)
 
 
 def test_the_package_may_come_along_as_a_zip(queues: Queues, bare: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command line's root: what stands before a command's name, which commands there are, and how errors end."""
+"""The root of the command line: the common options, the list of commands, and how errors become exit codes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
+from smista.address import ADDRESS_VARIABLE, DEFAULT_ADDRESS
 from smista.cli import (
     bench,
+    browsing,
     dead_letters,
     demo,
     exchanges,
     exporting,
     importing,
-    looking,
     pipeline,
     policies,
     publishing,
@@ -28,10 +29,10 @@ from smista.cli import (
     top,
     worker,
 )
-from smista.cli.exits import ExitCode, exit_code_for
 from smista.cli.help import Group, plain_error
 from smista.cli.output import forget_broken_pipe, note
-from smista.cli.reach import DEFAULT_URL, URL_VARIABLE, AsJson, Namespace, Reach
+from smista.cli.reach import AsJson, Namespace, Reach
+from smista.command_line import ExitCode, exit_code_for
 from smista.errors import BrokerError
 
 EXAMPLES = """Examples:
@@ -45,7 +46,7 @@ EXAMPLES = """Examples:
 SECTIONS = {
     "Running": ["serve", "worker", "demo", "bench"],
     "Queues": ["queues", "declare", "alter", "settings", "stats", "pause", "resume", "purge", "delete", "top", "info"],
-    "Settings for many queues": ["policies", "policy"],
+    "Policies": ["policies", "policy"],
     "Messages": [
         "put",
         "get",
@@ -59,21 +60,21 @@ SECTIONS = {
         "export",
         "import",
     ],
-    "Set aside, or for later": ["dlq", "scheduled"],
-    "Data, on Spark": ["pipeline"],
+    "Dead letters and scheduled messages": ["dlq", "scheduled"],
+    "Data pipelines on Spark": ["pipeline"],
     "Exchanges": ["exchanges", "exchange", "bind", "unbind", "bindings", "route", "publish"],
 }
 
 
 class Root(Group):
-    """Lists its commands by what they are about."""
+    """Lists its commands by topic."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for title, names in SECTIONS.items():
             self.write_commands(formatter, title, names)
 
 
-# Not rich's markup: its boxes leave no room for words where options are many, and they take 0.1 s to load.
+# Without rich's markup: its boxes leave little room for the texts of many options, and take 0.1 s to load.
 app = typer.Typer(name="smista", cls=Root, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -90,7 +91,7 @@ def root(
     context: typer.Context,
     url: Annotated[
         str | None,
-        typer.Option("--url", metavar="URL", envvar=URL_VARIABLE, help=f"Where the broker is: {DEFAULT_URL}."),
+        typer.Option(metavar="URL", envvar=ADDRESS_VARIABLE, help=f"The broker's address; default {DEFAULT_ADDRESS}."),
     ] = None,
     namespace: Namespace = None,
     as_json: AsJson = False,
@@ -98,9 +99,9 @@ def root(
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Smista, a durable message-queue broker: run it, fill it, look into it.
+    """Smista, a durable message-queue broker: run a broker, publish to it, receive from it, inspect it.
 
-    Each command says more with --help. Exit codes: 0 done, 1 refused, 2 wrong usage, 3 no broker, 4 nothing there.
+    See COMMAND --help for each command. Exit codes: 0 done, 1 refused, 2 wrong usage, 3 no broker, 4 nothing found.
     """
     context.obj = Reach(url, namespace, as_json)
     if context.invoked_subcommand is None:
@@ -120,7 +121,7 @@ for family in (
     top,
     publishing,
     receiving,
-    looking,
+    browsing,
     exporting,
     importing,
     exchanges,
@@ -135,12 +136,12 @@ app.add_typer(policies.policy_commands, name="policy")
 
 @functools.cache
 def built() -> Callable[..., Any]:
-    """The app as something to call: typer puts it together anew otherwise, each time."""
+    """The app as a callable; cached, since typer builds it anew for each call otherwise."""
     return typer.main.get_command(app)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; returns the exit code."""
+    """Run the command that the arguments name; returns the exit code."""
     try:
         code = built()(args=arguments, prog_name="smista", standalone_mode=False)
         if sys.stdout is not None:
@@ -155,7 +156,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.REFUSED
     except OSError as error:
         if error.filename is not None:
-            raise  # a file of our own
+            raise  # about a file, not the output
         forget_broken_pipe()
         note(f"Error: The output cannot be written: {error.strerror or error}.")
         return ExitCode.REFUSED
@@ -168,7 +169,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: typer.TyperException) -> None:
-    """Say what is wrong with the command line, in which command, and where its help is."""
+    """Print what is wrong with the command line, and how to get the help of its command."""
     note(f"Error: {plain_error(error.format_message())}")
     path = getattr(getattr(error, "ctx", None), "command_path", None)
     if path is not None:

@@ -1,23 +1,26 @@
-"""Arguments and options that several commands have, and how what people write in them is read."""
+"""Arguments and options that several commands share, and how their values are parsed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 import typer
 
 from smista.cli.completion import exchange_names, queue_names
-from smista.cli.durations import duration_ms, past_ms
 from smista.cli.options import OptionGroup
+from smista.command_line import duration, past_ms, switch
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.", autocompletion=queue_names)]
 Exchange = Annotated[
     str, typer.Argument(metavar="EXCHANGE", help="The exchange; '' is the default one.", autocompletion=exchange_names)
 ]
+Prefix = Annotated[
+    str, typer.Argument(metavar="PREFIX", help="Only queues whose names start with this.", autocompletion=queue_names)
+]
 MessageIds = Annotated[list[str], typer.Argument(metavar="MESSAGE_ID", help="The messages' ids.")]
-IsSure = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.", show_default=False)]
+IsSure = Annotated[bool, switch("--yes", "-y", help="Do not ask for confirmation.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="COUNT", min=1, help="At most this many.")]
 Headers = Annotated[
     list[str] | None,
@@ -28,7 +31,7 @@ Headers = Annotated[
 
 
 def named_values(written: Iterable[str] | None, option: str) -> dict[str, Any] | None:
-    """`NAME=VALUE` as text and `NAME:=JSON` as any value; None where nothing was written."""
+    """Parse `NAME=VALUE` as text and `NAME:=JSON` as any value; None if there are none."""
     if not written:
         return None
     import msgspec
@@ -49,56 +52,45 @@ def named_values(written: Iterable[str] | None, option: str) -> dict[str, Any] |
 
 @dataclass(frozen=True, slots=True)
 class Filters(OptionGroup):
-    """What the messages wanted must be like; what is not given is left open."""
+    """Conditions that a message must meet; those not given do not restrict."""
 
-    priority: Annotated[int | None, typer.Option(metavar="NUMBER", help="Only of this priority.")] = None
-    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Only of this group.")] = None
+    priority: Annotated[int | None, typer.Option(metavar="NUMBER", help="Only messages of this priority.")] = None
+    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Only messages of this group.")] = None
     reason: Annotated[
         str | None,
-        typer.Option(metavar="REASON", help="Only those that last died of this, as max_retries or rejected."),
+        typer.Option(
+            metavar="REASON", help="Only messages last dead-lettered for this reason, such as max_retries or rejected."
+        ),
     ] = None
-    source: Annotated[str | None, typer.Option(metavar="QUEUE", help="Only those that last died in this queue.")] = None
+    source: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="Only messages last dead-lettered from this queue.")
+    ] = None
     error_contains: Annotated[
-        str | None, typer.Option("--error", metavar="WORDS", help="Only those whose last error has this in it.")
+        str | None, typer.Option("--error", metavar="WORDS", help="Only messages whose last error contains this.")
     ] = None
-    created_from: Annotated[
+    created_from_ms: Annotated[
         int | None,
-        typer.Option("--since", parser=past_ms, metavar="INSTANT", help="Only published then or later."),
+        typer.Option(
+            "--since", parser=past_ms, metavar="INSTANT", help="Only messages published at that time or later."
+        ),
     ] = None
-    created_before: Annotated[
-        int | None, typer.Option("--until", parser=past_ms, metavar="INSTANT", help="Only published before.")
+    created_before_ms: Annotated[
+        int | None,
+        typer.Option("--until", parser=past_ms, metavar="INSTANT", help="Only messages published before that time."),
     ] = None
     deliveries_min: Annotated[
-        int | None, typer.Option("--deliveries", metavar="COUNT", help="Only delivered at least so often.")
+        int | None, typer.Option("--deliveries", metavar="COUNT", help="Only messages delivered at least this often.")
     ] = None
-    header: Headers = None
+    headers: Headers = None
 
     def wanted(self) -> dict[str, Any]:
-        """As the client takes them."""
-        return {
-            "priority": self.priority,
-            "group": self.group,
-            "reason": self.reason,
-            "source": self.source,
-            "error_contains": self.error_contains,
-            "created_from_ms": self.created_from,
-            "created_before_ms": self.created_before,
-            "deliveries_min": self.deliveries_min,
-            "headers": named_values(self.header, "--header"),
-        }
+        """The filters by the client's names."""
+        return asdict(self) | {"headers": named_values(self.headers, "--header")}
 
 
 Bodies = Annotated[bool, typer.Option(help="Show the bodies.")]
 State = Annotated[Literal["ready", "scheduled", "in_flight", "dead"] | None, typer.Option(help="Only in this state.")]
 Lease = Annotated[
-    int | None,
-    typer.Option(
-        "--lease",
-        parser=duration_ms,
-        metavar="DURATION",
-        help="How long you may hold them; as long as the queue says unless it is given.",
-    ),
+    int | None, duration("--lease", help="How long the messages are leased to you; default: the queue's lease.")
 ]
-Delay = Annotated[
-    int | None, typer.Option("--delay", parser=duration_ms, metavar="DURATION", help="Wait so long first.")
-]
+Delay = Annotated[int | None, duration("--delay", help="Delay before the message can be received.")]

@@ -1,11 +1,11 @@
-"""`smista bench`: how fast a running broker is, as its clients see it.
+"""`smista bench`: measures a running broker from its clients' side.
 
-    publish       every connection puts its share, as fast as it is confirmed
-    consume       every connection subscribes, and acknowledges what it gets, until all of it is done
-    confirm       how long one publish takes to be confirmed, one at a time on every connection
-    deliver       how long a message takes from its publisher to a consumer that waits for it, one at a time
+    publish       every connection publishes its share, as fast as the broker confirms
+    consume       every connection subscribes and acknowledges, until the queue is empty
+    confirm       time from a publish to its confirmation, one publish at a time on every connection
+    deliver       time from a publish to its delivery to a waiting consumer, one message at a time
 
-The first two are rates, the others percentiles. The queue is made for it, and deleted at the end.
+The first two are rates, the others percentiles. The queue is declared for the measurement and deleted at the end.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smista.cli import interrupts
-from smista.cli.exits import WrongUsage
 from smista.cli.help import Command
 from smista.cli.output import Output
 from smista.cli.progress import progress
 from smista.cli.reach import AsJson, Namespace, Reach, Url
 from smista.cli.table import Column, print_table
-from smista.cli.text import count, shown_bytes
+from smista.command_line import WrongUsage
+from smista.text import count, shown_bytes
 
 if TYPE_CHECKING:
     from smista.client import AsyncClient, Delivery, Subscription
@@ -35,23 +35,23 @@ commands = typer.Typer()
 
 PREFETCH = 1_000
 SINGLE_MAX = 2_000
-"""Messages that go one at a time; their percentiles need no more."""
+"""Most messages to send one at a time; percentiles need no more."""
 PERCENTILES = (50, 90, 99)
 
 
 @commands.command(cls=Command)
 def bench(
     context: typer.Context,
-    messages: Annotated[int, typer.Option("--messages", "-n", metavar="COUNT", min=1, help="How many.")] = 50_000,
-    size: Annotated[int, typer.Option("--size", "-s", metavar="BYTES", min=0, help="How large a body is.")] = 100,
+    messages: Annotated[
+        int, typer.Option("--messages", "-n", metavar="COUNT", min=1, help="Number of messages.")
+    ] = 50_000,
+    size: Annotated[int, typer.Option("--size", "-s", metavar="BYTES", min=0, help="Size of a body.")] = 100,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", metavar="COUNT", min=1, max=1_000, help="How many connections.")
+        int, typer.Option("--concurrency", "-c", metavar="COUNT", min=1, max=1_000, help="Number of connections.")
     ] = 4,
     queue: Annotated[
         str | None,
-        typer.Option(
-            "--queue", metavar="QUEUE", help="Make and use a queue of this name; one is made up unless it is given."
-        ),
+        typer.Option(metavar="QUEUE", help="The name of the queue to declare and delete; default: a random name."),
     ] = None,
     url: Url = None,
     namespace: Namespace = None,
@@ -86,7 +86,7 @@ async def _measured(reach: Reach, queue: str, total: int, body: bytes, concurren
 @contextlib.asynccontextmanager
 async def _queue_of_our_own(client: AsyncClient, queue: str) -> AsyncIterator[None]:
     if not await client.declare_queue(queue, max_prefetch=PREFETCH):
-        raise WrongUsage(f"Queue {queue!r} is there already, and would be deleted; name another.")
+        raise WrongUsage(f"Queue {queue!r} exists already, and would be deleted; choose another name.")
     try:
         yield
     finally:
@@ -100,7 +100,7 @@ class Bench:
         self._clients = clients
 
     async def publish(self, total: int) -> float:
-        """Seconds until all are confirmed."""
+        """Publish `total` messages; returns the seconds until all were confirmed."""
         with progress("Publishing", total) as show:
             put = [0] * len(self._clients)
 
@@ -116,7 +116,7 @@ class Bench:
             return time.perf_counter() - started_s
 
     async def consume(self, total: int) -> float:
-        """Seconds until all are delivered, and their acknowledgements confirmed."""
+        """Consume `total` messages; returns the seconds until all acknowledgements were confirmed."""
         left = total
         subscriptions = [client.subscribe(self._queue, prefetch=PREFETCH) for client in self._clients]
         with progress("Consuming", total) as show:
@@ -131,7 +131,7 @@ class Bench:
 
             started_s = time.perf_counter()
             takers = [asyncio.create_task(take(subscription)) for subscription in subscriptions]
-            # One ends when there is nothing left for anybody, or by an error.
+            # The first to end found nothing left, or failed.
             done, _ = await asyncio.wait(takers, return_when=asyncio.FIRST_COMPLETED)
             for taker in takers:
                 taker.cancel()
@@ -144,7 +144,7 @@ class Bench:
         return took_s
 
     async def confirm(self, total: int) -> list[float]:
-        """Milliseconds that each publish took."""
+        """Milliseconds from each publish to its confirmation."""
         took_ms: list[float] = []
         with progress("Publishing one at a time", total) as show:
 
@@ -180,7 +180,7 @@ class Bench:
 
 
 def percentiles(values: list[float]) -> dict[str, float]:
-    """The value that so many in a hundred do not exceed."""
+    """For each percentile, the value that this share of `values` does not exceed."""
     ordered = sorted(values)
     return {
         **{f"p{share}": round(ordered[-(-len(ordered) * share // 100) - 1], 3) for share in PERCENTILES},

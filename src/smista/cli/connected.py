@@ -1,13 +1,13 @@
-"""Commands that speak to a running broker.
+"""Commands that need a running broker.
 
     @client_command(app)
     async def purge(client: AsyncClient, output: Output, queue: Queue) -> None:
         "Remove all messages of a queue."
 
 registers `smista purge QUEUE [--url] [--namespace] [--json]`. The client is connected when the function is called and
-closed after it; what it raises is turned into a sentence and an exit code by `app.run`. `--url`, `--namespace` and
-`--json` may stand before the command's name too. With a `GeneratedCommand` as `cls`, the third argument is what was
-given of its options.
+closed after it; `app.run` turns its errors into a message and an exit code. `--url`, `--namespace` and `--json` may
+also stand before the command's name. With a `GeneratedCommand` as `cls`, the third argument holds the generated options
+that were given.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import typer
 from typer.core import TyperCommand
 
 from smista.cli import interrupts
-from smista.cli.exits import WrongUsage
 from smista.cli.generated import GeneratedCommand, given
 from smista.cli.help import Command
-from smista.cli.options import as_command, collected, expanded, parameters_of
+from smista.cli.options import collected, expanded, parameters_of
 from smista.cli.output import Output
 from smista.cli.reach import AsJson, Namespace, Reach, Url
+from smista.command_line import WrongUsage, as_command
 
 Body = TypeVar("Body", bound=Callable[..., Awaitable[None]])
 
@@ -50,7 +50,7 @@ def client_command(
 
         def run(context: typer.Context, url: str | None, namespace: str | None, as_json: bool, **values: Any) -> None:
             if sys.stdout is None:
-                # As by `>&-`. Said before anything is done: what it leads to could not be told.
+                # Closed by `>&-`. Refused before anything is done, since the result could not be printed.
                 raise WrongUsage("Standard output is closed; to see nothing, write to /dev/null.")
             reach = Reach(url, namespace, as_json).under(context)
             first = [given(context)] if has_generated else []

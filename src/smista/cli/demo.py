@@ -1,5 +1,6 @@
-"""`smista demo`: the story in one terminal. A burst of orders comes in faster than it can be worked off, some of them
-poison; the broker keeps them, sets the poison aside, and sends it back when the fault is mended."""
+"""`smista demo`: a scripted session in one terminal. A burst of orders arrives faster than workers handle it, and some
+of the orders always fail. The broker keeps them, dead-letters those that fail, and redrives them once the handler is
+fixed."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from smista.cli.own_broker import own_broker
 from smista.cli.progress import progress
 from smista.cli.reach import Namespace, Reach, Url
 from smista.cli.table import Column, print_table
-from smista.cli.text import count
+from smista.command_line import switch
+from smista.text import count
 
 if TYPE_CHECKING:
     from smista.client import AsyncClient, QueueStats, Worker
@@ -32,7 +34,7 @@ LOOK_S = 0.05
 
 
 class Pace:
-    """How much there is of everything."""
+    """The number of orders and the pauses."""
 
     def __init__(self, *, is_fast: bool) -> None:
         self.orders = 200 if is_fast else 4_000
@@ -48,21 +50,21 @@ class Pace:
 @commands.command(cls=Command)
 def demo(
     context: typer.Context,
-    is_fast: Annotated[bool, typer.Option("--fast", help="Fewer orders, no pauses.", show_default=False)] = False,
+    is_fast: Annotated[bool, switch("--fast", help="Fewer orders, no pauses.")] = False,
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
-    """See it work: a burst of orders, workers, poison, dead letters, and how they come back.
+    """Show a burst of orders, workers, failures, dead letters and a redrive.
 
-    Starts a broker of its own and leaves nothing behind; with --url it uses that one, and a queue of its own there.
+    Starts a broker for the demo and removes it afterwards; with --url it uses that broker and a queue of its own.
     """
-    # The handler below fails on purpose, which the worker would tell in full.
+    # The handler below fails on purpose, and the worker would log each failure.
     logging.getLogger("smista.worker").setLevel(logging.CRITICAL)
     reach = Reach(url, namespace).under(context)
-    interrupts.run(_told(reach, Pace(is_fast=is_fast)))
+    interrupts.run(_play(reach, Pace(is_fast=is_fast)))
 
 
-async def _told(reach: Reach, pace: Pace) -> None:
+async def _play(reach: Reach, pace: Pace) -> None:
     async with contextlib.AsyncExitStack() as stack:
         if reach.url is None:
             _say("Starting a broker ...")
@@ -71,13 +73,13 @@ async def _told(reach: Reach, pace: Pace) -> None:
             reach = Reach(address, reach.namespace)
         client = await stack.enter_async_context(reach.client())
         queue = await stack.enter_async_context(_queue(client, pace))
-        await Story(client, reach, queue, pace).tell()
-    _say("\nNothing is left running, and nothing behind.")
+        await Story(client, reach, queue, pace).play()
+    _say("\nThe demo has cleaned up after itself.")
 
 
 @contextlib.asynccontextmanager
 async def _queue(client: AsyncClient, pace: Pace) -> AsyncIterator[str]:
-    """A queue of our own; it and its dead-letter queue are gone afterwards."""
+    """Declares a queue, and deletes it and its dead-letter queue at the end."""
     queue = f"demo-orders-{os.urandom(3).hex()}"
     await client.declare_queue(queue, max_retries=2, retry_backoff="linear", retry_base_ms=pace.retry_ms)
     try:
@@ -97,7 +99,7 @@ class Story:
         self._cooked: set[int] = set()
         self._serving: asyncio.Task[None] | None = None
 
-    async def tell(self) -> None:
+    async def play(self) -> None:
         began_s = time.perf_counter()
         await self._burst()
         async with self._workers():
@@ -108,7 +110,9 @@ class Story:
 
     async def _burst(self) -> None:
         pace = self._pace
-        _say(f"\nA burst: {count(pace.orders, 'order')} at once. One in {POISON_EVERY} is poison: it names no pizza.")
+        _say(
+            f"\nA burst: {count(pace.orders, 'order')} at once. One in {POISON_EVERY} names no pizza, and always fails."
+        )
         orders = ({"order": number, "pizza": _pizza(number)} for number in range(1, pace.orders + 1))
         began_s = time.perf_counter()
         with progress("Publishing", pace.orders) as done:
@@ -120,7 +124,7 @@ class Story:
     @contextlib.asynccontextmanager
     async def _workers(self) -> AsyncIterator[None]:
         capacity = COOKS / self._pace.cooking_s
-        _say(f"\n{COOKS} workers start. Together they manage {capacity:,.0f} orders a second; the rest waits.")
+        _say(f"\n{COOKS} workers start. Together they handle {capacity:,.0f} orders a second; the rest waits.")
         worker = self._worker()
         self._serving = asyncio.create_task(worker.serve())
         try:
@@ -153,14 +157,14 @@ class Story:
             )
         _say(f"{len(self._cooked):,} orders are cooked and acknowledged.")
         _say(
-            f"{count(stats.dead_lettered_total, 'order')} failed, were retried twice, and are set aside: "
-            f"{stats.nacked_total:,} failed deliveries, none in the way of a good order."
+            f"{count(stats.dead_lettered_total, 'order')} failed, were retried twice, and became dead letters: "
+            f"{stats.nacked_total:,} deliveries failed, without holding up the good orders."
         )
 
     async def _show_dead_letters(self) -> None:
         _say(f"\nsmista dlq list {self._queue} --limit 3")
         found = await self._client.dead_letters(self._queue, page_size=3).next_page()
-        # Without id and source, which take much room and tell little here.
+        # Without id and source, which are long and do not matter here.
         places = [place for place, column in enumerate(dead_letters.COLUMNS) if column.heading not in ("id", "source")]
         print_table(
             [dead_letters.COLUMNS[place] for place in places],
@@ -169,7 +173,7 @@ class Story:
         await asyncio.sleep(self._pace.pause_s)
 
     async def _redrive(self) -> None:
-        _say(f"\nThe fault is mended: no pizza means margherita. smista dlq redrive {self._queue}")
+        _say(f"\nThe handler is fixed: no pizza means margherita. smista dlq redrive {self._queue}")
         self._is_mended = True
         redriven = await self._client.redrive(self._queue)
         cooked = len(self._cooked)

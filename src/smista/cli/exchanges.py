@@ -1,8 +1,8 @@
-"""Exchanges, bindings, and where a message would go."""
+"""Exchanges, bindings and routes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -11,11 +11,11 @@ import typer
 from smista.cli.arguments import Exchange, Headers, IsSure, named_values
 from smista.cli.completion import exchange_names, queue_names
 from smista.cli.connected import client_command
-from smista.cli.exits import WrongUsage
 from smista.cli.help import Group
 from smista.cli.options import OptionGroup
 from smista.cli.output import Output, confirm
 from smista.cli.table import Column
+from smista.command_line import WrongUsage, switch
 
 if TYPE_CHECKING:
     from smista.client import AsyncClient, Binding, RouteStep
@@ -54,19 +54,23 @@ async def exchanges(client: AsyncClient, output: Output) -> None:
 async def declare(
     client: AsyncClient,
     output: Output,
-    exchange: Annotated[str, typer.Argument(metavar="EXCHANGE", help="Its name.")],
+    exchange: Annotated[str, typer.Argument(metavar="EXCHANGE", help="The exchange's name.")],
     kind: Annotated[
-        Literal["direct", "fanout", "topic", "headers"], typer.Option("--kind", "-k", help="How it chooses queues.")
+        Literal["direct", "fanout", "topic", "headers"], typer.Option("--kind", "-k", help="How it routes messages.")
     ] = "direct",
-    durable: Annotated[bool, typer.Option(help="Whether it outlives a restart.")] = True,
+    durable: Annotated[bool, typer.Option(help="Keep it over a restart.")] = True,
     auto_delete: Annotated[bool, typer.Option(help="Delete it with its last binding.")] = False,
-    internal: Annotated[bool, typer.Option(help="Only other exchanges send to it.")] = False,
+    internal: Annotated[bool, typer.Option(help="Take messages from other exchanges only.")] = False,
     alternate: Annotated[
         str | None,
-        typer.Option(metavar="EXCHANGE", help="Gets what matches no binding.", autocompletion=exchange_names),
+        typer.Option(
+            metavar="EXCHANGE",
+            help="The exchange that gets messages that match no binding.",
+            autocompletion=exchange_names,
+        ),
     ] = None,
 ) -> None:
-    """Make an exchange, or see that it is there with these settings."""
+    """Declare an exchange; one that exists must have these settings."""
     await client.declare_exchange(
         exchange, kind, durable=durable, auto_delete=auto_delete, internal=internal, alternate=alternate
     )
@@ -78,7 +82,7 @@ async def delete(
     client: AsyncClient,
     output: Output,
     exchange: Exchange,
-    if_unused: Annotated[bool, typer.Option(help="Only if no binding leads from it.", show_default=False)] = False,
+    if_unused: Annotated[bool, switch(help="Only if no binding leads from it.")] = False,
     is_sure: IsSure = False,
 ) -> None:
     """Delete an exchange and its bindings."""
@@ -89,20 +93,27 @@ async def delete(
 
 @dataclass(frozen=True, slots=True)
 class BindingOptions(OptionGroup):
-    """What names a binding."""
+    """The parts that identify a binding."""
 
     exchange: Exchange
     queue: Annotated[
         str | None, typer.Argument(metavar="QUEUE", help="The queue it leads to.", autocompletion=queue_names)
     ] = None
-    key: Annotated[str, typer.Option("--key", "-k", metavar="KEY", help="The routing key, or a topic's pattern.")] = ""
+    key: Annotated[
+        str, typer.Option("--key", "-k", metavar="KEY", help="The routing key; of a topic exchange a pattern.")
+    ] = ""
     to_exchange: Annotated[
         str | None,
         typer.Option(metavar="EXCHANGE", help="The exchange it leads to instead.", autocompletion=exchange_names),
     ] = None
-    argument: Annotated[
+    arguments: Annotated[
         list[str] | None,
-        typer.Option("--argument", "-a", metavar="NAME=VALUE", help="For a headers exchange; NAME:=JSON. Repeatable."),
+        typer.Option(
+            "--argument",
+            "-a",
+            metavar="NAME=VALUE",
+            help="An argument for a headers exchange; NAME:=JSON for one that is not text. Repeatable.",
+        ),
     ] = None
 
     def target(self) -> str:
@@ -111,32 +122,29 @@ class BindingOptions(OptionGroup):
         return f"queue {self.queue}" if self.to_exchange is None else f"exchange {self.to_exchange}"
 
     def named(self) -> dict[str, Any]:
-        """As the client takes it."""
-        return {
-            "queue": self.queue,
-            "key": self.key,
-            "to_exchange": self.to_exchange,
-            "arguments": named_values(self.argument, "--argument"),
-        }
+        """The binding by the client's names."""
+        return asdict(self) | {"arguments": named_values(self.arguments, "--argument")}
 
     def fields(self) -> dict[str, Any]:
-        return {"exchange": self.exchange, **{name: value for name, value in self.named().items() if value is not None}}
+        return {name: value for name, value in self.named().items() if value is not None}
 
 
 @client_command(commands)
 async def bind(client: AsyncClient, output: Output, binding: BindingOptions) -> None:
-    """Have an exchange send what matches to a queue, or to another exchange."""
+    """Have an exchange send the messages that match to a queue, or to another exchange."""
     target = binding.target()
-    await client.bind(binding.exchange, **binding.named())
+    await client.bind(**binding.named())
     output.say(f"Exchange {shown_name(binding.exchange)} now leads to {target}.", **binding.fields())
 
 
 @client_command(commands)
 async def unbind(client: AsyncClient, output: Output, binding: BindingOptions) -> None:
-    """Take a binding away."""
+    """Remove a binding."""
     target = binding.target()
-    await client.unbind(binding.exchange, **binding.named())
-    output.say(f"Exchange {shown_name(binding.exchange)} no longer leads to {target} so.", **binding.fields())
+    await client.unbind(**binding.named())
+    output.say(
+        f"Exchange {shown_name(binding.exchange)} no longer leads to {target} by this binding.", **binding.fields()
+    )
 
 
 @client_command(commands)
@@ -166,7 +174,7 @@ async def route(
     routing_key: Annotated[str, typer.Argument(metavar="KEY", help="The routing key.")] = "",
     header: Headers = None,
 ) -> None:
-    """Show where a message would go, and why; nothing is published."""
+    """Show where a message would go, and why, without publishing it."""
     found = await client.route(exchange, routing_key, headers=named_values(header, "--header"))
     if output.is_json:
         output.line(msgspec.to_builtins(found))
@@ -184,7 +192,7 @@ def _step_row(step: RouteStep) -> list[object]:
         step.via,
         " ".join(filter(None, (step.key, _shown(step.arguments)))),
         f"{step.destination_kind} {step.destination}",
-        "which is not there" if step.is_missing else "",
+        "which does not exist" if step.is_missing else "",
     ]
 
 

@@ -1,4 +1,4 @@
-"""`smista export`: a queue's messages as lines of JSON. A line is a message as `browse --json` prints it."""
+"""`smista export`: writes a queue's messages as lines of JSON, each as `browse --json` prints it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from smista.cli.connected import client_command
 from smista.cli.output import Output, note
 from smista.cli.progress import progress
 from smista.cli.target import is_standard_output, written
-from smista.cli.text import count
+from smista.command_line import switch
+from smista.text import count
 
 if TYPE_CHECKING:
     from smista.client import AsyncClient
@@ -22,7 +23,7 @@ commands = typer.Typer()
 
 PAGE_SIZE = 1_000
 FRAME_BYTES = 1 << 17
-"""What a request has beside its body, at most."""
+"""The most that a request has beside its body."""
 
 
 @client_command(commands)
@@ -30,16 +31,16 @@ async def export(
     client: AsyncClient,
     output: Output,
     queue: Queue,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to; - is standard output, gzipped if *.gz.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The file to write; - is standard output, *.gz is compressed.")
+    ],
     filters: Filters,
     state: State = None,
-    is_forced: Annotated[
-        bool, typer.Option("--force", help="Replace a file that is there.", show_default=False)
-    ] = False,
+    is_forced: Annotated[bool, switch("--force", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Write the messages of a queue into a file, one JSON object per line; nothing is changed.
+    """Write the messages of a queue to a file, one JSON object per line; changes nothing.
 
-    Those that are there when it starts, in whatever state they are.
+    Exports the messages that exist when it starts, in any state.
     """
     wanted = filters.wanted()
     if wanted["created_before_ms"] is None:
@@ -58,10 +59,10 @@ async def export(
     if not is_standard_output(file):
         output.say(f"Exported {count(exported, 'message')} to {file}.", queue=queue, exported=exported, lost=lost)
     if lost:
-        note(f"{count(lost, 'message')} came without a body: the broker's log has lost it.")
+        note(f"{count(lost, 'message')} came without a body, which the broker's log has lost.")
     limit = client.frame_bytes_max
     if limit is not None and largest + FRAME_BYTES > limit:
         note(
-            f"The largest body has {largest:,} bytes: `smista import` needs a broker that takes more in one request "
-            f"than the {limit:,} of this one, by `smista serve --websocket-frame-bytes-max`."
+            f"The largest body has {largest:,} bytes: to import it, the broker must take larger requests than the "
+            f"{limit:,} bytes of this one; see `smista serve --websocket-frame-bytes-max`."
         )

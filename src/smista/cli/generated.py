@@ -1,8 +1,9 @@
-"""Options made from a structure's fields, when their command is called: the structures come with the modules around
-them, a quarter of a second that other commands need not wait for."""
+"""Options generated from the fields of a structure. This is done only when their command is called: importing the
+structures takes a quarter of a second, which other commands need not spend."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import typing
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from smista.cli.help import Command
-from smista.cli.options import as_command
+from smista.command_line import as_command
 
 if typing.TYPE_CHECKING:
     from typer.core import TyperOption
@@ -20,7 +21,7 @@ _KEY = "smista.generated"
 
 
 def option(name: str, flag: str, help: str, *, metavar: str | None) -> inspect.Parameter:
-    """A parameter that is None when it was not given; without a metavar, a switch with its `--no-`."""
+    """A parameter that is None if not given; without a metavar a switch with its `--no-` form."""
     if metavar is None:
         switch = typer.Option(f"{flag}/--no-{flag.removeprefix('--')}", help=help, show_default=False)
         annotation: Any = Annotated[bool | None, switch]
@@ -29,8 +30,28 @@ def option(name: str, flag: str, help: str, *, metavar: str | None) -> inspect.P
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=None)
 
 
+def meanings_of(kind: type[Any]) -> dict[str, str]:
+    """The docstrings of a class's fields, read from its source; empty if there is no source."""
+    try:
+        [definition] = ast.parse(inspect.getsource(kind)).body
+    except (OSError, SyntaxError):
+        return {}
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for field, after in zip(definition.body, definition.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+            and isinstance(after.value.value, str)
+        ):
+            found[field.target.id] = " ".join(after.value.value.split())
+    return found
+
+
 class GeneratedCommand(Command):
-    """A command with the options of `make_options` beside its own; `given(context)` has their values."""
+    """A command with the options of `make_options` besides its own; `given(context)` has their values."""
 
     def make_options(self) -> Iterable[inspect.Parameter]:
         raise NotImplementedError
@@ -57,7 +78,7 @@ def given(context: typer.Context) -> dict[str, Any]:
 
 
 def _typer_options(parameters: Iterable[inspect.Parameter]) -> list[TyperOption]:
-    """The parameters as typer understands them: those of a command that is never called."""
+    """The parameters as typer's options, made through a command that is never called."""
 
     def holder() -> None: ...
 

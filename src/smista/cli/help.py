@@ -1,8 +1,7 @@
-"""What `--help` says, and how: in words for whoever runs a command, not for whoever wrote it.
+"""The layout of `--help`.
 
-typer shows Python's types (`QUEUE <str>`), its own way to write a range (`x>=1`), and cuts what a command does where a
-list has no room for it. Here a type is left out where the name says enough, a range is said in words, and a long line
-goes on in the next.
+typer shows Python's types (`QUEUE <str>`), ranges as `x>=1`, and cuts descriptions that do not fit in a list. Here
+types are left out where the name is clear, ranges are written as "at least 1", and long lines wrap.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _LEAST, _MOST, _BETWEEN = re.compile(r"x>=(\S+)"), re.compile(r"x<=(\S+)"), re.c
 
 
 class _Plain:
-    """What commands and groups of them have in common."""
+    """The layout that commands and groups share."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]  # of the class beside this one
@@ -53,7 +52,7 @@ class Group(_Plain, TyperGroup):
         self.write_commands(formatter, "Commands", list(self.commands))
 
     def write_commands(self, formatter: Any, title: str, names: list[str]) -> None:
-        """A list of these commands, each with its first sentence, whole."""
+        """List these commands, each with its whole first sentence."""
         width = max(map(len, self.commands))
         with formatter.section(title):
             formatter.write_dl([(name.ljust(width), first_sentence(self.commands[name])) for name in names])
@@ -65,14 +64,14 @@ def first_sentence(command: Any) -> str:
 
 
 def plain(record: tuple[str, str], *, is_argument: bool) -> tuple[str, str]:
-    """A parameter's name and help, as typer puts them, in plain words."""
+    """A parameter's name and help, without typer's notation."""
     name, help = record
     name = name.partition(" <")[0] if is_argument else _CHOICES.sub(r"\1", name)
     return name, _BESIDE.sub(lambda found: f"  [{_beside(found[1])}]", help)
 
 
 def _beside(text: str) -> str:
-    """What stands in brackets behind an option's help."""
+    """The text in brackets after an option's help."""
     parts = (re.sub(r"^default: \((.*)\)$", r"default: \1", part) for part in text.split("; "))
     return "; ".join(map(_range, parts))
 
@@ -82,5 +81,5 @@ def _range(text: str) -> str:
 
 
 def plain_error(text: str) -> str:
-    """What typer says of a wrong command line, in plain words."""
+    """typer's message on a wrong command line, without its notation."""
     return re.sub(r"is not in the range (.*)\.$", lambda found: f"is out of range: {_range(found[1])}.", text)

@@ -1,18 +1,17 @@
-"""`smista import`: what `smista export` wrote, back into queues.
+"""`smista import`: publishes the messages of an export.
 
-Of a message its body, headers and other properties come back, as its protocol keeps them, its priority, group, and what
-is left of its delay and time to live. What has happened to it does not: deliveries, failures, deaths, the exchange it
-came through, its id.
+A message keeps its body, headers and other properties, priority and group, and the rest of its delay and time to live.
+Its history is not restored: id, deliveries, failures, dead-letterings, and the exchange it came through.
 
-Importing may be repeated. A message is put under a deduplication id made from the id it was exported with, so within
-the queue's `dedup_window_ms` nothing is doubled, whether the first time was broken off or not.
+An import may be repeated. Each message has a deduplication id made from its exported id, so within the queue's
+`dedup_window_ms` none is stored twice, whether the first import was complete or not.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -21,13 +20,13 @@ from msgspec import UNSET, Raw, UnsetType
 from smista.cli import sources
 from smista.cli.completion import queue_names
 from smista.cli.connected import client_command
-from smista.cli.exits import WrongUsage
-from smista.cli.messages import is_json
 from smista.cli.output import Output, note
 from smista.cli.progress import progress
 from smista.cli.publishing import report
-from smista.cli.text import count, were
+from smista.command_line import WrongUsage, switch
 from smista.errors import BrokerError
+from smista.message_properties import MessageProperties, is_json
+from smista.text import count, were
 
 if TYPE_CHECKING:
     from smista.client import AsyncClient, Publication, Published
@@ -36,44 +35,31 @@ commands = typer.Typer()
 
 BLOCK_COUNT = 2_000
 BLOCK_BYTES = 4 << 20
-"""What is put before the next lines are read."""
+"""How much is published before the next lines are read."""
 USUAL_BODY_BYTES = 1 << 20
-"""What a queue takes whose settings say nothing of it, unless its broker was told otherwise."""
+"""The largest body that a queue takes by default."""
 ID_PREFIX = "export:"
 
 
-class Line(msgspec.Struct):
-    """A message of an export; fields that are not named here are passed over."""
+class Line(MessageProperties, kw_only=True):
+    """A message of an export; other fields are ignored."""
 
     message_id: str
     queue: str = ""
     message: Raw | UnsetType = UNSET
     body: bytes | UnsetType = UNSET
     priority: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
-    headers: dict[str, Any] | None = None
     group: str | None = None
     ttl_ms: int | None = None
     max_retries: int | None = None
-    content_type: str | None = None
-    content_encoding: str | None = None
-    correlation_id: str | None = None
-    reply_to: str | None = None
-    type: str | None = None
-    app_id: str | None = None
-    user_id: str | None = None
-    external_id: str | None = None
-    timestamp_ms: int | None = None
     properties: bytes | None = None
+    """Instead of the others, for messages of AMQP and SQS."""
     state: str = ""
     ready_at_ms: int | None = None
     expires_at_ms: int | None = None
 
 
 _KEPT = ("priority", "group", "max_retries")
-_PROPERTIES = (
-    "headers", "content_type", "content_encoding", "correlation_id", "reply_to", "type", "app_id", "user_id",
-    "external_id", "timestamp_ms",
-)  # fmt: skip
 _decode = msgspec.json.Decoder(Line).decode
 
 
@@ -81,19 +67,21 @@ _decode = msgspec.json.Decoder(Line).decode
 async def import_(
     client: AsyncClient,
     output: Output,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What `export` wrote; - is standard input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file written by `export`; - is standard input.")],
     queue: Annotated[
         str | None,
-        typer.Argument(metavar="QUEUE", help="Put all of it here, not where it was.", autocompletion=queue_names),
+        typer.Argument(
+            metavar="QUEUE",
+            help="Publish everything to this queue, not to the original ones.",
+            autocompletion=queue_names,
+        ),
     ] = None,
-    skip: Annotated[int, typer.Option(metavar="COUNT", min=0, help="Leave out the first so many lines.")] = 0,
-    is_declared: Annotated[
-        bool, typer.Option("--declare", help="Make queues that are not there.", show_default=False)
-    ] = False,
+    skip: Annotated[int, typer.Option(metavar="COUNT", min=0, help="Skip this many lines at the start.")] = 0,
+    is_declared: Annotated[bool, switch("--declare", help="Declare queues that do not exist.")] = False,
 ) -> None:
-    """Put messages that were exported into queues.
+    """Publish exported messages to queues.
 
-    May be repeated: what is there already is not stored again, within the queue's dedup window.
+    May be repeated: within the queue's dedup window no message is stored twice.
     """
     importing = Importing(client, queue, is_declared=is_declared)
     started_s = time.perf_counter()
@@ -125,7 +113,7 @@ class BadLine(WrongUsage):
 
 
 class Importing:
-    """Puts lines block by block, and knows how many lines are done."""
+    """Publishes lines block by block, and counts the lines that are done."""
 
     def __init__(self, client: AsyncClient, target: str | None, *, is_declared: bool) -> None:
         from smista.client import PutSummary
@@ -135,28 +123,28 @@ class Importing:
         self._is_declared = is_declared
         self._seen: set[str] = set()
         self._made: set[str] = set()
-        """The queues that were made here, and take bodies of the usual size only."""
+        """Queues declared here, which take bodies of the default size only."""
         self._block: list[tuple[int, str, Publication]] = []
-        """What was read and is put next: line, queue and message."""
+        """Read and to be published next: line, queue and message."""
         self._block_bytes = 0
         self.summary = PutSummary()
         self.line_count = 0
-        """Lines that need not be looked at again, those skipped among them."""
+        """Lines that are done, including those skipped."""
         self.expired = 0
         self.lost = 0
 
     def so_far(self, error: BaseException) -> str:
-        """What is done, and how to go on."""
+        """How much is done, and how to continue."""
         accepted, duplicates = self.summary.accepted, self.summary.duplicates
-        said = f"{count(accepted, 'message')} {were(accepted)} published"
-        said += f", {duplicates:,} {were(duplicates)} there already." if duplicates else "."
+        text = f"{count(accepted, 'message')} {were(accepted)} published"
+        text += f", {duplicates:,} {were(duplicates)} there already." if duplicates else "."
         if isinstance(error, BadLine):
             if self.line_count:
-                said += f" Lines 1 to {self.line_count} are done;" if self.line_count > 1 else " Line 1 is done;"
-            return f"{said} --skip {error.number} leaves line {error.number} out."
+                text += f" Lines 1 to {self.line_count} are done;" if self.line_count > 1 else " Line 1 is done;"
+            return f"{text} --skip {error.number} leaves line {error.number} out."
         if self.line_count:
-            said += f" Lines 1 to {self.line_count} are done; repeat it, or go on with --skip {self.line_count}."
-        return said
+            text += f" Lines 1 to {self.line_count} are done; repeat it, or go on with --skip {self.line_count}."
+        return text
 
     async def put_all(self, stream: IO[bytes], skip: int, on_progress: Callable[[int], None]) -> None:
         number = 0
@@ -169,11 +157,11 @@ class Importing:
                     await self._put_up_to(number)
                     on_progress(number)
         except WrongUsage as error:
-            # A line that cannot be read, or no more lines: what was read before is put all the same.
+            # The rest cannot be read; what was read before is published nevertheless.
             await self._put_up_to(error.number - 1 if isinstance(error, BadLine) else number)
             raise
         if skip > number:
-            raise WrongUsage(f"--skip {skip} leads beyond the end: there are {count(number, 'line')}.")
+            raise WrongUsage(f"--skip {skip} is beyond the end: there are {count(number, 'line')}.")
         await self._put_up_to(number)
 
     def _read(self, number: int, text: bytes) -> None:
@@ -185,7 +173,7 @@ class Importing:
             raise BadLine(number, f"is not a line of an export: {error}.") from None
         queue = self._target or line.queue
         if not queue:
-            raise BadLine(number, "does not say which queue it is from; name one after the file.")
+            raise BadLine(number, "does not name its queue; give one after the file.")
         publication = self._publication(number, line)
         if publication is not None:
             self._block.append((number, queue, publication))
@@ -207,7 +195,7 @@ class Importing:
         def count_one(place: int, outcome: Published | BrokerError) -> None:
             if isinstance(outcome, BrokerError):
                 self.summary.refused += 1
-                # By its line, so that it can be found.
+                # By its line, so that the user can find it.
                 self.summary.errors.append((numbered[place][0] - 1, outcome))
             else:
                 self.summary.duplicates += outcome.is_duplicate
@@ -216,7 +204,7 @@ class Importing:
         try:
             await self._client.put_many(queue, [publication for _, publication in numbered], on_result=count_one)
         except BrokerError as error:
-            # Without its notes, which count this part of a block only.
+            # Without its notes, which count only this part of a block.
             raise another(error) from None
 
     async def _see_that_it_takes(self, queue: str, size: int) -> None:
@@ -230,22 +218,22 @@ class Importing:
             self._made.discard(queue)
 
     def _publication(self, number: int, line: Line) -> Publication | None:
-        """None for what has no body or no time left."""
+        """The message to publish; None if it has no body or has expired."""
         from smista.client import Publication
 
         body = _body(number, line)
         if body is None:
             self.lost += 1
             return None
-        # Another protocol's own say all that these do, and more: the types of AMQP's headers, for one.
-        names = (*_KEPT, *_PROPERTIES) if line.properties is None else (*_KEPT, "properties")
+        # The properties of another protocol include all of these, and more, such as the types of AMQP's headers.
+        names = (*_KEPT, *(MessageProperties.__struct_fields__ if line.properties is None else ("properties",)))
         properties = {name: value for name in names if (value := getattr(line, name)) is not None}
         if line.state == "scheduled" and line.ready_at_ms is not None:
             properties["deliver_at_ms"] = line.ready_at_ms
         if line.ttl_ms is not None:
             properties["ttl_ms"] = line.ttl_ms
             if line.state == "ready" and line.expires_at_ms is not None:
-                # Its time runs on in the file; that of a scheduled one has not begun.
+                # Its time went on while in the file; that of a scheduled message has not begun.
                 properties["ttl_ms"] = min(line.ttl_ms, line.expires_at_ms - round(time.time() * 1000))
                 if properties["ttl_ms"] <= 0:
                     self.expired += 1

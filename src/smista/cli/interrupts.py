@@ -1,11 +1,10 @@
 """Commands that run an event loop, and Ctrl-C.
 
-The first signal cancels the command, which takes itself apart in order: the screen is given back, a queue or a broker
-of its own is removed. The second one ends the process where it is. `asyncio.run` would raise it as a KeyboardInterrupt
-inside whatever the loop is doing; a callback may get lost with that, and the loop waits for it for ever.
+The first signal cancels the command, which cleans up: it restores the screen, and removes a queue or broker of its own.
+The second one ends the process at once. `asyncio.run` would raise it as a KeyboardInterrupt inside whatever the loop is
+doing; that can lose a callback, for which the loop then waits for ever.
 
-What must not be left behind even then, a terminal in a mode of its own, is put right by the first signal itself; see
-`tidied_by`.
+The mode of a terminal must be restored even then, so the first signal itself does it; see `restored_by`.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ import typer
 Result = TypeVar("Result")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_tidying: list[Callable[[], None]] = []
+_restoring: list[Callable[[], None]] = []
 
 
 def run(
     main: Coroutine[Any, Any, Result], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
 ) -> Result:
-    """What `main` returns; `typer.Abort` if a signal cancelled it."""
+    """Run `main`; raises `typer.Abort` if a signal cancelled it."""
     is_interrupted = False
-    # What is ignored, as below `nohup`, stays so.
+    # Signals that are ignored, as under `nohup`, stay ignored.
     before = {number: handler for number in SIGNALS if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
 
     async def until_signalled() -> Result:
@@ -39,8 +38,8 @@ def run(
         def cancel(_number: int, _frame: object) -> None:
             nonlocal is_interrupted
             is_interrupted = True
-            for tidy in reversed(_tidying):
-                tidy()
+            for restore in reversed(_restoring):
+                restore()
             for number in before:
                 signal.signal(number, signal.SIG_DFL)
             loop.call_soon_threadsafe(task.cancel)
@@ -62,19 +61,19 @@ def run(
 
 
 @contextlib.contextmanager
-def tidied_by(tidy: Callable[[], None]) -> Iterator[None]:
-    """Have `tidy` called by the first signal that comes in here, at once: between any two steps of what is being done,
-    so it may not use what is in the middle of one, such as a stream's buffer."""
-    _tidying.append(tidy)
+def restored_by(restore: Callable[[], None]) -> Iterator[None]:
+    """Have the first signal that comes in here call `restore` at once, between any two steps of the program. So it may
+    not use anything that can be in the middle of a change, such as the buffer of a stream."""
+    _restoring.append(restore)
     try:
         yield
     finally:
-        _tidying.remove(tidy)
+        _restoring.remove(restore)
 
 
 @contextlib.contextmanager
-def heard_at_once() -> Iterator[None]:
-    """For what holds up the loop, as a question to somebody at a terminal does: Ctrl-C is a KeyboardInterrupt there."""
+def interruptible() -> Iterator[None]:
+    """For something that blocks the loop, such as a question at a terminal: Ctrl-C raises KeyboardInterrupt there."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

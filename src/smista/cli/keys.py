@@ -1,10 +1,10 @@
-"""Keys that somebody presses at a terminal, one by one as they are pressed.
+"""Reads keys from a terminal as they are pressed.
 
     with pressed(view.press):      # on a loop: called with "q", "up", "page down", ...
         await view.is_over.wait()
 
-Where standard input is no terminal, or another program has it (as behind `&`), no key ever comes, and nothing changes.
-Ctrl-C stays a signal. The terminal is given back as it was, also by a signal; see `interrupts.tidied_by`.
+If standard input is no terminal, or another program has it (as after `&`), no key ever comes and nothing is changed.
+Ctrl-C remains a signal. The terminal's mode is restored, also by a signal; see `interrupts.restored_by`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ NAMES = {
     "5~": "page up",
     "6~": "page down",
 }
-"""What terminals send behind ESC [ or ESC O."""
+"""What terminals send after ESC [ or ESC O."""
 _KEY = re.compile(r"\x1b[\[O]([0-9;]*[A-Za-z~])|(\x1b)|(.)", re.DOTALL)
 
 
 def read_keys(data: bytes) -> list[str]:
-    """The keys in what a terminal sent: characters as they are, others by their names. Unknown ones are left out."""
+    """The keys that a terminal sent: characters as they are, others by name. Unknown ones are left out."""
     found = []
     for code, escape, character in _KEY.findall(data.decode(errors="ignore")):
         key = NAMES.get(code, "") if code else "escape" if escape else character
@@ -50,7 +50,7 @@ def read_keys(data: bytes) -> list[str]:
 
 @contextlib.contextmanager
 def pressed(press: Callable[[str], object]) -> Iterator[None]:
-    """Have `press` called, on the running loop, with each key."""
+    """Call `press` with each key, on the running loop."""
     terminal = _terminal()
     if terminal is None:
         yield
@@ -68,22 +68,22 @@ def pressed(press: Callable[[str], object]) -> Iterator[None]:
         for key in read_keys(data):
             press(key)
 
-    def give_back() -> None:
+    def restore() -> None:
         with contextlib.suppress(termios.error):
             termios.tcsetattr(terminal, termios.TCSANOW, before)
 
-    with interrupts.tidied_by(give_back):
+    with interrupts.restored_by(restore):
         try:
             tty.setcbreak(terminal, termios.TCSANOW)
             loop.add_reader(terminal, read)
             yield
         finally:
             loop.remove_reader(terminal)
-            give_back()
+            restore()
 
 
 def _terminal() -> int | None:
-    """The number of standard input, if it is a terminal that is ours to read from."""
+    """The file number of standard input, if it is a terminal that this program may read from."""
     try:
         number = sys.stdin.fileno()
     except (AttributeError, OSError, ValueError):
@@ -93,4 +93,4 @@ def _terminal() -> int | None:
     try:
         return number if os.tcgetpgrp(number) == os.getpgrp() else None
     except OSError:
-        return number  # no terminal that hands itself from one program to the next
+        return number  # a terminal without job control

@@ -1,21 +1,21 @@
-"""Why the broker's log is as large as it is, in a sentence."""
+"""Explains the size of the broker's log in a sentence."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smista.cli.durations import shown_duration
-from smista.cli.text import shown_bytes
+from smista.durations import shown_duration
+from smista.text import shown_bytes
 
 if TYPE_CHECKING:
     from smista.client.answers import LogSpace
 
 
 def why_kept(space: LogSpace, now_ms: int) -> str:
-    needed = f"{shown_bytes(space.needed_bytes)} of it are needed: messages, claims, declarations, remembered ids"
+    needed = f"{shown_bytes(space.needed_bytes)} of it are needed: messages, claims, declarations, deduplication ids"
     match space.kept_for:
         case "need" | "last_block":
-            return f"{needed}. The rest goes when it is more than {shown_bytes(space.spare_bytes)}."
+            return f"{needed}. The rest is removed when it is more than {shown_bytes(space.spare_bytes)}."
         case "retention":
             age = "" if space.oldest_at_ms is None else f", {shown_duration(max(0, now_ms - space.oldest_at_ms))} old,"
             return (
@@ -25,9 +25,9 @@ def why_kept(space: LogSpace, now_ms: int) -> str:
             )
         case "damage":
             return (
-                "Its oldest block cannot be read, and bodies of messages are in it that are nowhere else; the broker's "
-                "log says which. It goes when those messages, which are set aside, have been removed."
+                "Its oldest block cannot be read, and has the only copy of some messages' bodies; the server's log "
+                "names it. The block is removed after those messages, which are dead, have been deleted."
             )
         case "reclaiming":
-            return f"It is being made smaller. {needed}."
-    return f"The broker says: {space.kept_for or 'nothing'}."
+            return f"Space is being reclaimed. {needed}."
+    return f"The broker gives as the reason: {space.kept_for or 'none'}."

@@ -1,8 +1,8 @@
-"""Messages as the command line shows them, and as it writes them into files.
+"""Messages as the command line prints them and writes them to files.
 
-As JSON they look as in docs/commands.md: `message` where the body is JSON or text, else `body` in base64, and what is
-empty is left out. Bodies that are JSON stand in the line byte for byte as they were published, so a body that is read
-back is the same one, down to its spaces and the digits of its numbers. Where that cannot be, it is `body`.
+The JSON form is that of docs/commands.md: `message` if the body is JSON or text, else `body` in base64; empty fields
+are left out. A JSON body is copied byte for byte, so that reading it back gives the same bytes, with its spaces and the
+digits of its numbers; where that is impossible it becomes `body`.
 """
 
 from __future__ import annotations
@@ -13,27 +13,26 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from smista.cli.durations import shown_duration, shown_instant
 from smista.cli.table import Column, Row
-from smista.cli.text import preview, safe, shortened
+from smista.durations import shown_duration, shown_instant
+from smista.message_properties import is_json, is_text
+from smista.text import preview, safe, shortened
 
 if TYPE_CHECKING:
     from smista.client import Delivery, Failure, Message
 
-_NAMES = (
-    "queue", "priority", "headers", "group", "deduplication_id", "ttl_ms", "max_retries", "exchange", "routing_key",
-    "content_type", "content_encoding", "correlation_id", "reply_to", "type", "app_id", "user_id", "external_id",
-    "timestamp_ms", "properties", "retry_count", "delivery_count", "created_at_ms", "state", "ready_at_ms",
-    "expires_at_ms", "lease_until_ms", "failures", "deaths",
-)  # fmt: skip
 _EMPTY_TEXT = frozenset(("queue", "exchange", "routing_key", "state"))
-"""Where no text means none; a property that is the empty text says something."""
+"""Fields whose empty text means none; as the value of a property, empty text is kept."""
 
 
 def fields(message: Message) -> dict[str, object]:
     """A message as a JSON object."""
+    from smista.client import Message
+
     shown: dict[str, object] = {"message_id": message.id, **_body(message)}
-    for name in _NAMES:
+    for name in Message.__struct_fields__:
+        if name in ("id", "body"):
+            continue
         value = getattr(message, name)
         if not (value is None or value == {} or value == [] or (value == "" and name in _EMPTY_TEXT)):
             shown[name] = value
@@ -42,16 +41,6 @@ def fields(message: Message) -> dict[str, object]:
 
 def delivery_fields(delivery: Delivery) -> dict[str, object]:
     return {**fields(delivery), "receipt": delivery.receipt, "delivered_at_ms": delivery.delivered_at_ms}
-
-
-def is_json(content_type: str | None) -> bool:
-    kind = (content_type or "").partition(";")[0].strip().lower()
-    return kind == "application/json" or kind.endswith("+json")
-
-
-def is_text(content_type: str | None) -> bool:
-    """What carries no content type counts as text if it can be read as such."""
-    return content_type is None or content_type.strip().lower().startswith("text/")
 
 
 def _body(message: Message) -> dict[str, object]:
@@ -69,7 +58,7 @@ def _body(message: Message) -> dict[str, object]:
 
 
 _SPACE = b" \t\r\n"
-"""What may stand around a JSON value, and is no part of it when it is read."""
+"""White space around a JSON value, which would be lost in reading it."""
 
 
 def _can_be_read(body: bytes) -> bool:
@@ -113,7 +102,7 @@ def until(at_ms: int) -> str:
 
 
 def pairs(message: Message) -> Iterator[tuple[str, object]]:
-    """All that is known of a message, a line each."""
+    """All fields of a message, one per line."""
     for name, value in fields(message).items():
         if name in ("message", "body"):
             yield "body", preview(message.body, 2_000)
@@ -136,9 +125,9 @@ def _shown_failure(failure: Failure) -> str:
 
 
 def described(delivery: Delivery) -> list[str]:
-    """A delivery on some lines, its receipt whole, so that it can be copied."""
-    said = f"delivery {delivery.delivery_count}, priority {delivery.priority}, age {age(delivery.created_at_ms)}"
-    lines = [f"{delivery.id}  {said}", f"  receipt  {delivery.receipt}"]
+    """A delivery in a few lines, with the whole receipt so that it can be copied."""
+    summary = f"delivery {delivery.delivery_count}, priority {delivery.priority}, age {age(delivery.created_at_ms)}"
+    lines = [f"{delivery.id}  {summary}", f"  receipt  {delivery.receipt}"]
     if delivery.lease_until_ms is not None:
         lines.append(f"  lease    until {shown_instant(delivery.lease_until_ms)}")
     if delivery.group is not None:

@@ -1,6 +1,6 @@
-"""Options that stand together and belong to several commands: a dataclass that derives from `OptionGroup`.
+"""Groups of options that several commands share, each a dataclass that derives from `OptionGroup`.
 
-A command that takes a parameter of such a class has the class's fields as options:
+A command with a parameter of such a class has the class's fields as options:
 
     @dataclass(frozen=True, slots=True)
     class Paging(OptionGroup):
@@ -25,15 +25,15 @@ Groups = dict[str, type[OptionGroup]]
 
 
 def parameters_of(function: Callable[..., Any], skip: int, names: dict[str, Any]) -> list[inspect.Parameter]:
-    """The parameters of `function` after the first `skip`, with their annotations evaluated; `names` stands in for what
-    is imported for type checkers only."""
+    """The parameters of `function` after the first `skip`, with their annotations evaluated; `names` has values for
+    those imported for type checkers only."""
     annotations = inspect.get_annotations(function, locals=names, eval_str=True)
     parameters = list(inspect.signature(function).parameters.values())[skip:]
     return [parameter.replace(annotation=annotations[parameter.name]) for parameter in parameters]
 
 
 def expanded(parameters: Iterable[inspect.Parameter]) -> tuple[list[inspect.Parameter], Groups]:
-    """The parameters with the fields of groups in the place of the groups, and the groups by the parameter's name."""
+    """The parameters, with groups replaced by their fields, and the groups by the parameter's name."""
     flat: list[inspect.Parameter] = []
     groups: Groups = {}
     for parameter in parameters:
@@ -47,19 +47,11 @@ def expanded(parameters: Iterable[inspect.Parameter]) -> tuple[list[inspect.Para
 
 
 def collected(groups: Groups, values: dict[str, Any]) -> dict[str, Any]:
-    """Arguments for the function: `values` with those of each group put together."""
+    """The arguments for the function: `values` with the fields of each group collected into it."""
     arguments = dict(values)
     for name, group in groups.items():
         arguments[name] = group(**{field: arguments.pop(field) for field in inspect.signature(group).parameters})
     return arguments
-
-
-def as_command(run: Callable[..., None], parameters: list[inspect.Parameter], doc: str | None) -> Callable[..., None]:
-    """`run` with the signature that typer is to see."""
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect looks at first
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    run.__doc__ = doc
-    return run
 
 
 def _fields(group: type[OptionGroup]) -> list[inspect.Parameter]:

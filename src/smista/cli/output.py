@@ -1,4 +1,4 @@
-"""What a command prints: sentences and tables for people, JSON for machines.
+"""The output of commands: sentences and tables for people, JSON for programs.
 
 With `--json`, a command that lists things prints one object per line, every other command one object. Both go to
 standard output; progress, questions and errors go to standard error.
@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import typer
 
 from smista.cli import interrupts
-from smista.cli.exits import ExitCode
 from smista.cli.table import Column, Row, print_table
-from smista.cli.text import safe
+from smista.command_line import ExitCode
+from smista.text import safe
 
 T = TypeVar("T")
 
@@ -28,20 +28,20 @@ class Output:
         self.is_json = is_json
 
     def say(self, sentence: str, **fields: object) -> None:
-        """What was done: as a sentence, or as an object with these fields."""
+        """Print the result: a sentence, or with `--json` an object with these fields."""
         if self.is_json:
             self.line(fields)
         else:
             print(safe(sentence))
 
     def line(self, fields: object) -> None:
-        """One JSON object on a line of its own."""
+        """Print a JSON object on a line of its own."""
         import msgspec
 
         self.raw(msgspec.json.encode(fields))
 
     def raw(self, line: bytes) -> None:
-        """Bytes as they are, and a line break."""
+        """Print bytes as they are, and a line break."""
         sys.stdout.flush()
         sys.stdout.buffer.write(line + b"\n")
         sys.stdout.buffer.flush()
@@ -49,7 +49,7 @@ class Output:
     def items(
         self, found: Iterable[T], columns: Sequence[Column], row: Callable[[T], Row], fields: Callable[[T], Any]
     ) -> int:
-        """A table with a `row` for each, or an object with its `fields` for each; returns how many there were."""
+        """Print a table with a `row` for each item, or an object with its `fields` for each; returns how many."""
         things = list(found)
         if self.is_json:
             for thing in things:
@@ -59,33 +59,33 @@ class Output:
         return len(things)
 
     def pairs(self, pairs: Iterable[tuple[str, object]], fields: object) -> None:
-        """One thing's properties under each other, or one object."""
+        """Print the properties of one thing, one per line, or one object."""
         if self.is_json:
             self.line(fields)
         else:
             print_table([Column("name"), Column("value", is_flexible=True)], pairs)
 
     def remark(self, sentence: str) -> None:
-        """Something for people only; not part of what was asked for."""
+        """Print a remark on standard error, for people only."""
         if not self.is_json:
             note(sentence)
 
     def nothing(self, sentence: str) -> typer.Exit:
-        """To be raised where there is nothing to show: says so to people, and ends the command with 4."""
+        """To be raised when nothing was found: prints a remark, and ends the command with exit code 4."""
         self.remark(sentence)
         return typer.Exit(ExitCode.NOTHING)
 
 
 def note(sentence: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     print(safe(sentence), file=sys.stderr)
 
 
 def confirm(question: str, *, is_sure: bool) -> None:
-    """Ask whoever sits at a terminal; go on without asking where nobody does. A no ends the command."""
+    """Ask for confirmation at a terminal; elsewhere go on without asking. The answer no ends the command."""
     if is_sure or not sys.stdin.isatty() or not sys.stderr.isatty():
         return
-    with interrupts.heard_at_once():
+    with interrupts.interruptible():
         is_wanted = typer.confirm(safe(question), err=True)
     if not is_wanted:
         note("Nothing was changed.")
@@ -93,7 +93,7 @@ def confirm(question: str, *, is_sure: bool) -> None:
 
 
 def forget_broken_pipe() -> None:
-    """Whoever read our output has gone (`| head`): keep the interpreter from complaining when it flushes at its end."""
+    """The reader of our output is gone (`| head`): keep the interpreter from reporting an error when it flushes."""
     if sys.stdout is None:
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,5 +1,4 @@
-"""A broker of one's own for a while: a process on a free port with its data in a temporary directory, both gone at the
-end."""
+"""A temporary broker: a process on a free port with its data in a temporary directory, both removed at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from smista.cli.exits import WrongUsage
+from smista.command_line import WrongUsage
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -20,7 +19,7 @@ _READY = "http listening on "
 
 @contextlib.asynccontextmanager
 async def own_broker() -> AsyncIterator[tuple[str, Path]]:
-    """Gives its address and its directory once it is ready."""
+    """Yields its address and its directory once it is ready."""
     with tempfile.TemporaryDirectory(prefix="smista-demo-") as directory:
         data = Path(directory)
         log = data / "broker.log"
@@ -30,9 +29,9 @@ async def own_broker() -> AsyncIterator[tuple[str, Path]]:
                 *("--http-port", "0", "--amqp-port", "0", "--log-level", "warning"),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                # What is set for other brokers is not for this one.
+                # Settings of other brokers must not affect this one.
                 env={name: value for name, value in os.environ.items() if not name.startswith("SMISTA_")},
-                # Ctrl-C is for us; we stop it in order.
+                # Ctrl-C reaches only us, and we stop it in order.
                 start_new_session=True,
             )
         try:
@@ -50,11 +49,11 @@ async def _address(process: asyncio.subprocess.Process, log: Path) -> str:
                     return line.removeprefix(_READY).strip()
     except TimeoutError:
         pass
-    raise WrongUsage(f"The broker did not start: {_said(log)}")
+    raise WrongUsage(f"The broker did not start: {_problem(log)}")
 
 
-def _said(log: Path) -> str:
-    return log.read_text(errors="replace").strip() or "it did not say why."
+def _problem(log: Path) -> str:
+    return log.read_text(errors="replace").strip() or "it logged no reason."
 
 
 async def _stopped(process: asyncio.subprocess.Process) -> None:
@@ -62,7 +61,7 @@ async def _stopped(process: asyncio.subprocess.Process) -> None:
         process.terminate()
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
-                # Reading on, so that what it prints last does not hold it up.
+                # Reads on, so that a full pipe does not block its last output.
                 await process.communicate()
         except TimeoutError:
             process.kill()

@@ -1,7 +1,6 @@
-"""`smista pipeline NAME`: the data pipelines, on Spark. What they are and do is in `smista.spark.pipelines`.
+"""`smista pipeline NAME`: the data pipelines on Spark, which are in `smista.spark.pipelines`.
 
-Their modules are imported when one of them is asked for: other commands need nothing of them. PySpark is loaded later
-still, when one is run.
+Their modules are imported when this command is used, and PySpark when a pipeline is run.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ NAMES = ("archive", "metrics", "triage", "redrive", "replay", "load", "reconcile
 
 
 class Pipelines(Group):
-    """A group that makes its commands when it is first asked for them."""
+    """A group that makes its commands when they are first needed."""
 
     @property
     def commands(self) -> dict[str, Any]:
@@ -26,7 +25,7 @@ class Pipelines(Group):
 
     @commands.setter
     def commands(self, given: object) -> None:
-        assert not given, "typer was told of none"
+        assert not given, "typer has no commands of this group"
 
     @cached_property
     def _made(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Policies: settings for all queues of a name pattern."""
+"""Policies: settings for all queues whose names match a pattern."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import typer
 
 from smista.cli.arguments import IsSure
 from smista.cli.connected import client_command
-from smista.cli.exits import WrongUsage
 from smista.cli.help import Group
 from smista.cli.output import Output, confirm
 from smista.cli.settings import SettingsCommand, option_kinds, read_settings, written_setting
 from smista.cli.table import Column
-from smista.cli.text import count
+from smista.command_line import WrongUsage
+from smista.text import count
 
 if TYPE_CHECKING:
     from smista.client import AsyncClient
@@ -41,7 +41,7 @@ class PolicyCommand(SettingsCommand):
 
 @client_command(commands)
 async def policies(client: AsyncClient, output: Output) -> None:
-    """List the policies, the one that wins first."""
+    """List the policies in order of precedence."""
     found = await client.policies()
     kinds = option_kinds()
     is_any = output.items(
@@ -66,23 +66,21 @@ async def set_policy(
     given: dict[str, Any],
     name: PolicyName,
     pattern: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="Which queues, by name: * for anything, ? for one character.")
+        str, typer.Argument(metavar="PATTERN", help="Names of queues; * matches any text, ? one character.")
     ],
-    priority: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Of several that match a queue the highest holds.")
-    ] = 0,
+    priority: Annotated[int, typer.Option(metavar="NUMBER", help="If several match a queue, the highest applies.")] = 0,
 ) -> None:
-    """Give settings to all queues whose names match, those that are there and those to come."""
+    """Give settings to all queues whose names match, present and future."""
     settings = read_settings(given)
     if not settings:
-        raise WrongUsage("No setting is given; name those that the policy gives.")
+        raise WrongUsage("No setting is given; name at least one.")
     queues = await client.set_policy(name, pattern, priority=priority, **settings)
-    output.say(f"Policy {name} holds for {count(queues, 'queue')} now.", policy=name, queues=queues)
+    output.say(f"Policy {name} now applies to {count(queues, 'queue')}.", policy=name, queues=queues)
 
 
 @client_command(policy_commands)
 async def delete(client: AsyncClient, output: Output, name: PolicyName, is_sure: IsSure = False) -> None:
-    """Delete a policy; its queues get back what they were declared with."""
+    """Delete a policy; its queues return to the settings they were declared with."""
     confirm(f"Delete policy {name}?", is_sure=is_sure)
     await client.delete_policy(name)
     output.say(f"Deleted policy {name}.", policy=name)

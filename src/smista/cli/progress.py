@@ -1,4 +1,4 @@
-"""Progress of long work, on standard error, where somebody is looking."""
+"""A progress bar on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Gives a function to call with how many are done so far. Draws nothing where standard error is no terminal."""
+    """Yields a function to call with the number done so far. Draws nothing if standard error is no terminal."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return

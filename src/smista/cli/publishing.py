@@ -1,4 +1,4 @@
-"""Putting messages in: `put` into a queue, `publish` through an exchange."""
+"""Publishing: `put` to a queue, `publish` through an exchange."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,12 +14,11 @@ import typer
 from smista.cli import sources
 from smista.cli.arguments import Delay, Exchange, Headers, Queue, named_values
 from smista.cli.connected import client_command
-from smista.cli.durations import duration_ms, future_ms, past_ms
-from smista.cli.exits import ExitCode, WrongUsage
 from smista.cli.options import OptionGroup
 from smista.cli.output import Output, note
 from smista.cli.progress import progress
-from smista.cli.text import count, were
+from smista.command_line import ExitCode, WrongUsage, duration, future_ms, past_ms, switch
+from smista.text import count, were
 
 if TYPE_CHECKING:
     from smista.client import AsyncClient, PutSummary
@@ -37,8 +36,8 @@ class Input(OptionGroup):
         list[str] | None,
         typer.Argument(
             metavar="BODY",
-            help="The bodies. A JSON object or array is stored as JSON, all else as text, unless --format says "
-            "otherwise. Without any, lines of --file or standard input.",
+            help="The bodies. JSON objects and arrays are stored as JSON, anything else as text, unless --format is "
+            "given. Default: the lines of --file or standard input.",
         ),
     ] = None
     file: Annotated[
@@ -48,16 +47,16 @@ class Input(OptionGroup):
         sources.Format | None,
         typer.Option(
             "--format",
-            help="What is in there: lines, JSON lines, a JSON array, or one body; by the file's name unless given.",
+            help="The format of the input: lines, JSON lines, a JSON array, or one body; default: by the file's name.",
         ),
     ] = None
 
     def is_single(self) -> bool:
-        """Whether it is known to be exactly one."""
+        """Whether there is certainly exactly one body."""
         return len(self.bodies or ()) == 1 or (not self.bodies and self.format == "raw")
 
     def check(self) -> None:
-        """Raise `WrongUsage` where there is nothing to read, or too much."""
+        """Raise `WrongUsage` if there is no input, or both bodies and a file."""
         if self.bodies and self.file is not None:
             raise WrongUsage("Give bodies or --file, not both.")
         if not self.bodies and self.file is None and sys.stdin.isatty():
@@ -75,67 +74,57 @@ class Input(OptionGroup):
 
 @dataclass(frozen=True, slots=True)
 class MessageOptions(OptionGroup):
-    """What may be said of a message beside its body."""
+    """The properties of a message beside its body."""
 
     priority: Annotated[
-        int | None, typer.Option("--priority", "-p", metavar="NUMBER", help="From 0 to 255; the highest goes first.")
+        int | None,
+        typer.Option("--priority", "-p", metavar="NUMBER", help="From 0 to 255; the highest is delivered first."),
     ] = None
-    delay: Delay = None
-    at: Annotated[
-        int | None, typer.Option("--at", parser=future_ms, metavar="INSTANT", help="Deliver it then, not before.")
+    delay_ms: Delay = None
+    deliver_at_ms: Annotated[
+        int | None,
+        typer.Option("--at", parser=future_ms, metavar="INSTANT", help="Deliver it at that time, not before."),
     ] = None
-    ttl: Annotated[
-        int | None, typer.Option("--ttl", parser=duration_ms, metavar="DURATION", help="It expires after so long.")
+    ttl_ms: Annotated[int | None, duration("--ttl", help="Time to live, after which it expires.")] = None
+    group: Annotated[
+        str | None, typer.Option(metavar="GROUP", help="Its group, within which an ordered queue keeps the order.")
     ] = None
-    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Keep the order within this group.")] = None
     dedup_id: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Store it once, however often it is put. Several get ID-1, ID-2 and so on."),
+        typer.Option(
+            metavar="ID",
+            help="Its deduplication id: it is stored once, however often it is put. Several get ID-1, ID-2 and so on.",
+        ),
     ] = None
     max_retries: Annotated[
         int | None,
         typer.Option(
-            metavar="COUNT", help="How often to deliver it again after a failure, instead of what the queue says."
+            metavar="COUNT", help="How often to redeliver it after a failure; default: the queue's max retries."
         ),
     ] = None
-    header: Headers = None
+    headers: Headers = None
     content_type: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="What the body is, such as application/json or text/plain.")
+        str | None, typer.Option(metavar="TYPE", help="The type of the body, such as application/json or text/plain.")
     ] = None
     content_encoding: Annotated[
-        str | None, typer.Option(metavar="CODING", help="How the body is packed, such as gzip.")
+        str | None, typer.Option(metavar="CODING", help="How the body is encoded, such as gzip.")
     ] = None
-    correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="What it answers or belongs to.")] = None
-    reply_to: Annotated[str | None, typer.Option(metavar="QUEUE", help="Where an answer should go.")] = None
-    type: Annotated[str | None, typer.Option(metavar="NAME", help="What kind of message it is.")] = None
-    app_id: Annotated[str | None, typer.Option(metavar="NAME", help="The program it comes from.")] = None
-    user_id: Annotated[str | None, typer.Option(metavar="NAME", help="The user it comes from.")] = None
+    correlation_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="The id of the request it answers or belongs to.")
+    ] = None
+    reply_to: Annotated[str | None, typer.Option(metavar="QUEUE", help="The queue for an answer.")] = None
+    type: Annotated[str | None, typer.Option(metavar="NAME", help="The kind of message.")] = None
+    app_id: Annotated[str | None, typer.Option(metavar="NAME", help="The program that made it.")] = None
+    user_id: Annotated[str | None, typer.Option(metavar="NAME", help="The user who made it.")] = None
     external_id: Annotated[str | None, typer.Option(metavar="ID", help="Its id in another system.")] = None
-    timestamp: Annotated[
-        int | None, typer.Option(parser=past_ms, metavar="INSTANT", help="When it was made, as its maker says.")
+    timestamp_ms: Annotated[
+        int | None, typer.Option("--timestamp", parser=past_ms, metavar="INSTANT", help="When it was made.")
     ] = None
 
     def properties(self) -> dict[str, Any]:
-        """As the client takes them; without those that were not given, and without the deduplication id."""
-        said = {
-            "priority": self.priority,
-            "delay_ms": self.delay,
-            "deliver_at_ms": self.at,
-            "ttl_ms": self.ttl,
-            "group": self.group,
-            "max_retries": self.max_retries,
-            "headers": named_values(self.header, "--header"),
-            "content_type": self.content_type,
-            "content_encoding": self.content_encoding,
-            "correlation_id": self.correlation_id,
-            "reply_to": self.reply_to,
-            "type": self.type,
-            "app_id": self.app_id,
-            "user_id": self.user_id,
-            "external_id": self.external_id,
-            "timestamp_ms": self.timestamp,
-        }
-        return {name: value for name, value in said.items() if value is not None}
+        """Those that were given, by the client's names, without the deduplication id."""
+        given = asdict(self) | {"headers": named_values(self.headers, "--header"), "dedup_id": None}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @client_command(commands)
@@ -145,13 +134,11 @@ async def put(
     queue: Queue,
     source: Input,
     options: MessageOptions,
-    is_declared: Annotated[
-        bool, typer.Option("--declare", help="Make the queue if it is not there.", show_default=False)
-    ] = False,
+    is_declared: Annotated[bool, switch("--declare", help="Declare the queue if it does not exist.")] = False,
 ) -> None:
     """Publish messages to a queue.
 
-    One body, several, the lines of a file, or what comes in by standard input.
+    The bodies are arguments, the lines of a file, or standard input.
     """
     source.check()
     if is_declared:
@@ -165,17 +152,17 @@ async def put(
 
 @contextlib.contextmanager
 def _advised(dedup_id: str | None) -> Iterator[None]:
-    """Where nobody knows whether it was published: say how not to have it twice. Each command is a client of its own,
-    so the broker does not know the next one's from this one's."""
+    """Where the outcome is unknown, add how to avoid a duplicate. Every command is a client of its own, so the broker
+    does not recognise a message that the next command sends again."""
     from smista.client import ConnectionLost
 
     try:
         yield
     except ConnectionLost as error:
         error.add_note(
-            "Without --dedup-id, what is put again may be there twice: look first (smista browse)."
+            "It may have been stored: without --dedup-id, check with `smista browse` before you put it again."
             if dedup_id is None
-            else "Put it again as before: under its --dedup-id it is stored once."
+            else "Put it again with the same --dedup-id: it is stored once."
         )
         raise
 
@@ -200,14 +187,14 @@ async def _put_many(client: AsyncClient, output: Output, queue: str, source: Inp
         try:
             summary = await client.put_many(queue, _messages(source, options), on_progress=done)
         except WrongUsage as error:
-            # Something that cannot be read. What came before is put, and how much that was stands in a note.
+            # The input cannot be read. What came before is published; a note of the error has how many.
             error.message = " ".join([error.message, *getattr(error, "__notes__", ())])
             raise
     report(output, f"to queue {queue}", summary, time.perf_counter() - started_s, queue=queue)
 
 
 async def _messages(source: Input, options: MessageOptions) -> AsyncIterator[Any]:
-    """What the client puts: bare bodies where nothing is to be said of them, which is faster."""
+    """The messages to put: bare bodies if they have no properties, which is faster."""
     from smista.client import Publication
 
     properties = options.properties()
@@ -222,7 +209,7 @@ async def _messages(source: Input, options: MessageOptions) -> AsyncIterator[Any
 def report(
     output: Output, where: str, summary: PutSummary, took_s: float, *, each: str = "Message", **fields: object
 ) -> None:
-    """Say what became of many; ends the command with 1 where some were refused."""
+    """Print the outcome of many; ends the command with exit code 1 if some were refused."""
     speed = f" in {took_s:.1f} s ({summary.count / took_s:,.0f}/s)" if took_s > 0.1 else ""
     sentence = f"Published {count(summary.accepted, 'message')} {where}{speed}."
     if summary.duplicates:
@@ -254,12 +241,12 @@ async def publish(
     source: Input,
     options: MessageOptions,
     extra_key: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Route it by this key too. Repeatable.")
+        list[str] | None, typer.Option(metavar="KEY", help="A further routing key. Repeatable.")
     ] = None,
 ) -> None:
-    """Publish messages to an exchange, which sends them to queues."""
+    """Publish messages to an exchange, which routes them to queues."""
     source.check()
-    # Also where there is nothing to publish: whoever misspelt it shall hear that.
+    # Also if there is nothing to publish, so that a misspelt exchange is reported.
     await client.route(exchange, routing_key)
     properties = options.properties()
     number = lost = 0
@@ -274,14 +261,14 @@ async def publish(
             )
         lost += not routed
         queues = [{"queue": each.queue, "message_id": each.id, "position": each.position} for each in routed]
-        said = ", ".join(f"{each.queue} ({each.id})" for each in routed) or "no queue"
-        output.say(f"Published to {said}.", exchange=exchange, routed=queues)
+        reached = ", ".join(f"{each.queue} ({each.id})" for each in routed) or "no queue"
+        output.say(f"Published to {reached}.", exchange=exchange, routed=queues)
     if lost:
         raise output.nothing(f"{count(lost, 'message')} of {number:,} matched no binding and went nowhere.")
 
 
 async def _counted(bodies: AsyncIterator[sources.Body]) -> AsyncIterator[sources.Body]:
-    """The bodies; what cannot be read among them says how many came before."""
+    """The bodies; the error for one that cannot be read has how many were published before."""
     number = 0
     try:
         async for body in bodies:

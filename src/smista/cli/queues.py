@@ -1,4 +1,4 @@
-"""Queues: seeing, emptying, pausing and removing them. Making and changing them is in `settings.py`."""
+"""Queues: list, statistics, purge, pause, resume, delete. `settings.py` declares and alters them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from smista.cli.arguments import IsSure, Queue
-from smista.cli.completion import queue_names
+from smista.cli.arguments import IsSure, Prefix, Queue
 from smista.cli.connected import client_command
-from smista.cli.durations import shown_duration
 from smista.cli.log_space import why_kept
 from smista.cli.output import Output, confirm
 from smista.cli.table import Column, Row
-from smista.cli.text import count, shown_bytes
+from smista.command_line import switch
+from smista.durations import shown_duration
+from smista.text import count, shown_bytes
 
 if TYPE_CHECKING:
     from smista.client import AsyncClient, ConnectionRoom, QueueStats
 
 commands = typer.Typer()
-
-IN_OTHER_WORDS = {"consumed_total", "acked_total", "avg_wait_time_ms", "oldest_message_age_secs"}
-"""What the broker says once more in the words of Synap: for programs, not for people."""
 
 COLUMNS = [
     Column("queue", is_flexible=True),
@@ -51,21 +48,18 @@ def row(stats: QueueStats) -> Row:
 async def queues(
     client: AsyncClient,
     output: Output,
-    prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="Only queues whose names begin so.", autocompletion=queue_names)
-    ] = "",
+    prefix: Prefix = "",
 ) -> None:
-    """List the queues and what is in them."""
+    """List the queues and their contents."""
     if not output.items(await client.all_stats(prefix=prefix), COLUMNS, row, msgspec.to_builtins):
         output.remark("There is no such queue." if prefix else "There are no queues.")
 
 
 @client_command(commands)
 async def stats(client: AsyncClient, output: Output, queue: Queue) -> None:
-    """Show the counts and totals of a queue."""
+    """Show the statistics of a queue."""
     fields = msgspec.to_builtins(await client.stats(queue))
-    shown = [(name.replace("_", " "), value) for name, value in fields.items() if name not in IN_OTHER_WORDS]
-    output.pairs(shown, fields)
+    output.pairs([(name.replace("_", " "), value) for name, value in fields.items()], fields)
 
 
 @client_command(commands)
@@ -73,11 +67,11 @@ async def delete(
     client: AsyncClient,
     output: Output,
     queue: Queue,
-    if_empty: Annotated[bool, typer.Option(help="Only if there is no message in it.", show_default=False)] = False,
-    if_unused: Annotated[bool, typer.Option(help="Only if nobody consumes from it.", show_default=False)] = False,
+    if_empty: Annotated[bool, switch(help="Only if it holds no messages.")] = False,
+    if_unused: Annotated[bool, switch(help="Only if it has no consumers.")] = False,
     is_sure: IsSure = False,
 ) -> None:
-    """Delete a queue, with its messages and bindings."""
+    """Delete a queue with its messages and bindings."""
     confirm(f"Delete queue {queue} with all its messages?", is_sure=is_sure)
     deleted = await client.delete_queue(queue, if_empty=if_empty, if_unused=if_unused)
     output.say(f"Deleted queue {queue} and {count(deleted, 'message')}.", queue=queue, deleted=deleted)
@@ -88,34 +82,32 @@ async def purge(
     client: AsyncClient,
     output: Output,
     queue: Queue,
-    ready_only: Annotated[
-        bool, typer.Option(help="Leave what is scheduled, in flight or dead.", show_default=False)
-    ] = False,
+    ready_only: Annotated[bool, switch(help="Keep messages that are scheduled, in flight or dead.")] = False,
     is_sure: IsSure = False,
 ) -> None:
-    """Remove the messages that are in a queue now."""
-    confirm(f"Remove {'the ready' if ready_only else 'all'} messages of queue {queue}?", is_sure=is_sure)
+    """Delete the messages of a queue."""
+    confirm(f"Delete {'the ready' if ready_only else 'all'} messages of queue {queue}?", is_sure=is_sure)
     purged = await client.purge(queue, ready_only=ready_only)
     output.say(f"Purged {count(purged, 'message')} from queue {queue}.", queue=queue, purged=purged)
 
 
 @client_command(commands)
 async def pause(client: AsyncClient, output: Output, queue: Queue) -> None:
-    """Hand out nothing from a queue until it is resumed; publishing goes on."""
+    """Deliver nothing from a queue until it is resumed; publishing goes on."""
     await client.pause(queue)
     output.say(f"Queue {queue} is paused.", queue=queue, is_paused=True)
 
 
 @client_command(commands)
 async def resume(client: AsyncClient, output: Output, queue: Queue) -> None:
-    """Hand out again what a paused queue holds."""
+    """Deliver again from a paused queue."""
     await client.resume(queue)
     output.say(f"Queue {queue} is resumed.", queue=queue, is_paused=False)
 
 
 @client_command(commands)
 async def info(client: AsyncClient, output: Output) -> None:
-    """Show what the broker is and holds."""
+    """Show the broker's version, contents and limits."""
     found = await client.info()
     fields = msgspec.to_builtins(found)
     pairs = [

@@ -1,5 +1,4 @@
-"""Which broker a command speaks to, and how it answers: `--url`, `--namespace` and `--json`, which may stand before the
-command's name or after it."""
+"""The options `--url`, `--namespace` and `--json`, which may stand before the command's name or after it."""
 
 from __future__ import annotations
 
@@ -8,24 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from smista.address import ADDRESS_VARIABLE, DEFAULT_ADDRESS
+from smista.command_line import switch
+
 if TYPE_CHECKING:
     from smista.client import AsyncClient
 
-URL_VARIABLE = "SMISTA_URL"
-DEFAULT_URL = "http://127.0.0.1:9324"
 RETRY_FOR_MS = 10_000
-"""How long a command looks for a broker that it had found and lost. The first time, it looks once."""
+"""How long a command tries to reconnect. The first connection is tried once."""
 
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", help=f"Where the broker is: {DEFAULT_URL} unless {URL_VARIABLE} says otherwise."
+        "--url",
+        metavar="URL",
+        help=f"The broker's address; default: the variable {ADDRESS_VARIABLE}, or {DEFAULT_ADDRESS}.",
     ),
 ]
-Namespace = Annotated[
-    str | None, typer.Option("--namespace", metavar="NAME", help="The namespace that the names are in.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", show_default=False)]
+Namespace = Annotated[str | None, typer.Option("--namespace", metavar="NAME", help="The namespace of the names.")]
+AsJson = Annotated[bool, switch("--json", help="Print JSON.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ class Reach:
     is_json: bool = False
 
     def under(self, context: typer.Context) -> Reach:
-        """This, and where it says nothing, what was said before the command's name."""
-        said = context.find_object(Reach) or Reach()
-        return Reach(self.url or said.url, self.namespace or said.namespace, self.is_json or said.is_json)
+        """These options, completed by those given before the command's name."""
+        outer = context.find_object(Reach) or Reach()
+        return Reach(self.url or outer.url, self.namespace or outer.namespace, self.is_json or outer.is_json)
 
     def client(self) -> AsyncClient:
         """A client that is not connected yet."""
         from smista.client import AsyncClient
-        from smista.core.errors import InvalidArgument, InvalidName
+        from smista.errors import InvalidArgument, InvalidName
 
         try:
             return AsyncClient(self.address, namespace=self.namespace, retry_for_ms=RETRY_FOR_MS)
@@ -53,4 +53,4 @@ class Reach:
 
     @property
     def address(self) -> str:
-        return self.url or DEFAULT_URL
+        return self.url or DEFAULT_ADDRESS

@@ -1,4 +1,4 @@
-"""Taking messages out: `get`, and what becomes of them: `ack`, `nack`, `release`, `extend`."""
+"""Receiving: `get`; settling: `ack`, `nack`, `release`, `extend`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from smista.cli import messages, sources
 from smista.cli.arguments import Delay, Lease, MessageIds, Queue
 from smista.cli.completion import queue_names
 from smista.cli.connected import client_command
-from smista.cli.durations import duration_ms
-from smista.cli.exits import ExitCode, WrongUsage
 from smista.cli.output import Output, note
-from smista.cli.text import count
+from smista.command_line import ExitCode, WrongUsage, duration, switch
 from smista.errors import BrokerError
+from smista.text import count
 
 if TYPE_CHECKING:
     from smista.client import AsyncClient, Delivery
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 WAIT_MS_MAX = 20_000
-"""The longest a broker lets one request wait."""
+"""The longest that a broker lets one request wait."""
 AT_ONCE = 500
-"""Receipts that are under way at a time."""
+"""Requests under way at a time."""
 
 
 @client_command(commands)
@@ -38,28 +37,15 @@ async def get(
     output: Output,
     queue: Queue,
     number: Annotated[int, typer.Option("--number", "-n", metavar="COUNT", min=1, help="At most this many.")] = 1,
-    wait_ms: Annotated[
-        int,
-        typer.Option(
-            "--wait",
-            "-w",
-            parser=duration_ms,
-            metavar="DURATION",
-            help="Wait so long for the first.",
-            show_default=False,
-        ),
-    ] = 0,
+    wait_ms: Annotated[int, duration("--wait", "-w", help="How long to wait for the first message.")] = 0,
     lease_ms: Lease = None,
-    is_acked: Annotated[
-        bool, typer.Option("--ack", help="Acknowledge what was printed: it is gone then.", show_default=False)
-    ] = False,
-    bodies_only: Annotated[
-        bool, typer.Option("--body", help="Print the bodies and nothing else.", show_default=False)
-    ] = False,
+    is_acknowledged: Annotated[bool, switch("--ack", help="Acknowledge the messages once they are printed.")] = False,
+    bodies_only: Annotated[bool, switch("--body", help="Print only the bodies.")] = False,
 ) -> None:
-    """Take messages out of a queue under a lease, and print them with their receipts.
+    """Receive messages under a lease, and print them with their receipts.
 
-    Settle them by `smista ack RECEIPT` (or nack, release), else they come back when the lease ends; or use --ack.
+    Settle them with `smista ack RECEIPT` (or nack, release) before the lease ends, else they are redelivered; or use
+    --ack.
     """
     found = 0
     async for batch in _batches(client, queue, number, wait_ms=wait_ms, lease_ms=lease_ms):
@@ -67,19 +53,19 @@ async def get(
         try:
             for delivery in batch:
                 _print(output, delivery, bodies_only=bodies_only)
-            if is_acked:
-                # Only after all of it was printed, and has left us: a reader that goes away must not cost a message.
+            if is_acknowledged:
+                # Acknowledge only what was printed and flushed: if the reader is gone, no message may be lost.
                 sys.stdout.flush()
         except OSError:
-            if is_acked:
-                # Nobody has a receipt to settle it by. What could not be released comes back when its lease ends.
+            if is_acknowledged:
+                # Nobody has the receipts. What cannot be released is redelivered when its lease ends.
                 await asyncio.gather(*(delivery.release() for delivery in batch), return_exceptions=True)
             raise
-        if is_acked:
+        if is_acknowledged:
             await asyncio.gather(*(delivery.ack() for delivery in batch))
     if not found and (await client.stats(queue)).is_paused:
-        # Also to a program: nothing comes, however long it asks, and that is no empty queue.
-        note(f"Queue {queue} is paused and hands out nothing; go on by `smista resume {queue}`.")
+        # Also with --json: a program must be able to tell a paused queue from an empty one.
+        note(f"Queue {queue} is paused and delivers nothing; resume it with `smista resume {queue}`.")
         raise typer.Exit(ExitCode.NOTHING)
     if not found:
         raise output.nothing(f"Queue {queue} has no message that is ready.")
@@ -88,7 +74,7 @@ async def get(
 async def _batches(
     client: AsyncClient, queue: str, number: int, *, wait_ms: int, lease_ms: int | None
 ) -> AsyncIterator[list[Delivery]]:
-    """Up to `number` messages, as many at a time as the queue hands out; ends when no more are there."""
+    """Up to `number` messages, as many at a time as the queue delivers; ends when there are no more."""
     at_once = 1 if number == 1 else min(AT_ONCE, (await client.queue_settings(queue)).max_prefetch)
     ends_at_s = time.monotonic() + wait_ms / 1000
     left = number
@@ -119,7 +105,7 @@ Receipts = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="RECEIPT",
-        help="What `get` printed. Without any, lines of standard input: receipts, or what `get --json` prints.",
+        help="Receipts printed by `get`. Default: lines of standard input, receipts or the output of `get --json`.",
     ),
 ]
 OfQueue = Annotated[
@@ -127,7 +113,7 @@ OfQueue = Annotated[
     typer.Option(
         "--queue",
         metavar="QUEUE",
-        help="Name messages of this queue by their ids, not by receipts; for whoever holds them.",
+        help="Name messages of this queue by id instead of by receipt, whoever holds them.",
         autocompletion=queue_names,
     ),
 ]
@@ -136,7 +122,7 @@ Settle = Callable[[str], Awaitable[object]]
 
 @client_command(commands)
 async def ack(client: AsyncClient, output: Output, receipts: Receipts = None, queue: OfQueue = None) -> None:
-    """Acknowledge deliveries: they succeeded, their messages are done."""
+    """Acknowledge deliveries: their messages are done and are removed."""
     settle: Settle = client.ack if queue is None else lambda name: client.acknowledge_message(queue, name)
     await _settle_all(output, "Acknowledged", settle, receipts, queue)
 
@@ -148,12 +134,12 @@ async def nack(
     receipts: Receipts = None,
     queue: OfQueue = None,
     requeue: Annotated[
-        bool, typer.Option("--requeue/--dead-letter", help="Retry them, or set them aside at once.")
+        bool, typer.Option("--requeue/--dead-letter", help="Retry them, or dead-letter them at once.")
     ] = True,
     delay: Delay = None,
-    error: Annotated[str, typer.Option(metavar="WORDS", help="Why; shown with dead letters.")] = "",
+    error: Annotated[str, typer.Option(metavar="WORDS", help="The reason; shown with dead letters.")] = "",
 ) -> None:
-    """Say that deliveries failed: their messages are retried, or become dead letters."""
+    """Mark deliveries as failed: their messages are retried, or become dead letters."""
 
     async def settle(name: str) -> str:
         if queue is None:
@@ -165,7 +151,7 @@ async def nack(
 
 @client_command(commands)
 async def release(client: AsyncClient, output: Output, receipts: Receipts = None, queue: OfQueue = None) -> None:
-    """Give deliveries back to their places, not counted as failures."""
+    """Return messages to their places in the queue, not counted as failures."""
     settle: Settle = client.release if queue is None else lambda name: client.release_message(queue, name)
     await _settle_all(output, "Released", settle, receipts, queue)
 
@@ -175,19 +161,10 @@ async def extend(
     client: AsyncClient,
     output: Output,
     receipts: Receipts = None,
-    lease_ms: Annotated[
-        int,
-        typer.Option(
-            "--lease",
-            parser=duration_ms,
-            metavar="DURATION",
-            help="The leases end so long from now.",
-            show_default="30s",
-        ),
-    ] = 30_000,
+    lease_ms: Annotated[int, duration("--lease", help="When the leases end, from now.", shown="30s")] = 30_000,
     queue: OfQueue = None,
 ) -> None:
-    """Hold deliveries for longer."""
+    """Extend the leases of deliveries."""
 
     async def settle(name: str) -> None:
         if queue is None:
@@ -199,7 +176,7 @@ async def extend(
 
 
 async def _settle_all(output: Output, verb: str, settle: Settle, receipts: list[str] | None, queue: str | None) -> None:
-    """Settle each; one that fails is told and does not keep the others, but ends the command with 1."""
+    """Settle each; an error is printed and does not stop the others, but ends the command with exit code 1."""
     done = failed = 0
     actions: dict[str, int] = {}
     async for batch in _in_batches(_named(receipts, queue)):
@@ -214,8 +191,8 @@ async def _settle_all(output: Output, verb: str, settle: Settle, receipts: list[
                 done += 1
                 if isinstance(outcome, str):
                     actions[outcome] = actions.get(outcome, 0) + 1
-    said = "".join(f", {number:,} {action.replace('_', '-')}" for action, number in sorted(actions.items()))
-    output.say(f"{verb} {count(done, 'message')}{said}.", done=done, failed=failed, **actions)
+    outcome = "".join(f", {number:,} {action.replace('_', '-')}" for action, number in sorted(actions.items()))
+    output.say(f"{verb} {count(done, 'message')}{outcome}.", done=done, failed=failed, **actions)
     if failed:
         raise typer.Exit(ExitCode.REFUSED)
 
@@ -226,7 +203,7 @@ async def _named(receipts: list[str] | None, queue: str | None) -> AsyncIterator
             yield receipt
         return
     if sys.stdin.isatty():
-        raise WrongUsage("There is no receipt; name some, or pipe in what `smista get --json` prints.")
+        raise WrongUsage("There is no receipt; give some, or pipe in the output of `smista get --json`.")
     async for line in sources.lines_of(sys.stdin.buffer):
         if line.strip():
             yield _name_in(line.strip(), "receipt" if queue is None else "message_id")
@@ -239,7 +216,7 @@ def _name_in(line: bytes, field: str) -> str:
             return str(msgspec.json.decode(line)[field])
         return line.decode()
     except (msgspec.DecodeError, KeyError, UnicodeDecodeError):
-        raise WrongUsage(f"{line[:80]!r} has no {field}; pipe in what `smista get --json` prints.") from None
+        raise WrongUsage(f"{line[:80]!r} has no {field}; pipe in the output of `smista get --json`.") from None
 
 
 async def _in_batches(names: AsyncIterator[str]) -> AsyncIterator[list[str]]:
@@ -255,9 +232,9 @@ async def _in_batches(names: AsyncIterator[str]) -> AsyncIterator[list[str]]:
 
 @client_command(commands)
 async def delete_message(client: AsyncClient, output: Output, queue: Queue, message_ids: MessageIds) -> None:
-    """Remove messages by their ids, in whatever state they are.
+    """Delete messages by their ids, in any state.
 
-    Also one that a consumer holds: when it is done with it, it finds that the message is gone.
+    A consumer that holds one finds its receipt stale.
     """
     for message_id in message_ids:
         await client.delete_message(queue, message_id)

@@ -1,4 +1,4 @@
-"""Messages whose time has not come: seeing, moving, cancelling them. `smista scheduled ...`"""
+"""Scheduled messages: list, change, cancel. `smista scheduled ...`"""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import typer
 
 from smista.cli import messages
 from smista.cli.arguments import Bodies, Filters, Limit, MessageIds, Queue
+from smista.cli.browsing import page_size, show
 from smista.cli.connected import client_command
-from smista.cli.durations import duration_ms, future_ms, shown_instant
-from smista.cli.exits import WrongUsage
 from smista.cli.help import Group
-from smista.cli.looking import page_size, show
 from smista.cli.output import Output
 from smista.cli.table import Column, Row
-from smista.cli.text import count, preview
+from smista.command_line import WrongUsage, duration, future_ms
+from smista.durations import shown_instant
+from smista.text import count, preview
 
 if TYPE_CHECKING:
     from smista.client import AsyncClient, Message
@@ -40,7 +40,7 @@ def row(message: Message) -> Row:
 async def list_(
     client: AsyncClient, output: Output, queue: Queue, filters: Filters, limit: Limit = 100, bodies: Bodies = True
 ) -> None:
-    """Show the messages of a queue that are scheduled, or wait for a retry."""
+    """List the messages of a queue that are scheduled or wait for a retry."""
     pages = client.scheduled(queue, page_size=page_size(limit), bodies=bodies, **filters.wanted())
     if not await show(output, pages, limit, COLUMNS, row, bodies=bodies):
         raise output.nothing(f"Queue {queue} has no such scheduled messages.")
@@ -52,12 +52,10 @@ async def change(
     output: Output,
     queue: Queue,
     message_ids: MessageIds,
-    delay: Annotated[
-        int | None, typer.Option(parser=duration_ms, metavar="DURATION", help="Due so long from now; 0 for at once.")
-    ] = None,
-    at: Annotated[int | None, typer.Option(parser=future_ms, metavar="INSTANT", help="Due then.")] = None,
+    delay: Annotated[int | None, duration(help="Due after this time; 0 for now.")] = None,
+    at: Annotated[int | None, typer.Option(parser=future_ms, metavar="INSTANT", help="Due at that time.")] = None,
 ) -> None:
-    """Give scheduled messages another time."""
+    """Change when scheduled messages become ready."""
     if (delay is None) == (at is None):
         raise WrongUsage("Give either --delay or --at.")
     for message_id in message_ids:
@@ -67,7 +65,7 @@ async def change(
 
 @client_command(commands)
 async def cancel(client: AsyncClient, output: Output, queue: Queue, message_ids: MessageIds) -> None:
-    """Remove messages before their time comes."""
+    """Delete scheduled messages."""
     for message_id in message_ids:
         await client.cancel_scheduled(queue, message_id)
     output.say(f"Cancelled {count(len(message_ids), 'message')}.", queue=queue, cancelled=len(message_ids))

@@ -1,4 +1,4 @@
-"""A whole terminal to draw on, given back as it was: what stood there before stands there again."""
+"""The whole terminal to draw on; its previous contents are restored at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 ENTER = "\x1b[?1049h\x1b[?25l"
-"""The other screen, without a cursor ..."""
+"""Switches to the alternate screen, without a cursor."""
 LEAVE = "\x1b[?25h\x1b[?1049l"
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -24,10 +24,10 @@ class Screen:
     def __init__(self) -> None:
         self._terminal = sys.stdout.fileno()
         self._is_ours = False
-        self._tidying = interrupts.tidied_by(self._give_back)
+        self._restoring = interrupts.restored_by(self._restore)
 
     def __enter__(self) -> Self:
-        self._tidying.__enter__()
+        self._restoring.__enter__()
         self._is_ours = True
         self._write(ENTER)
         return self
@@ -35,8 +35,8 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._give_back()
-        self._tidying.__exit__(kind, error, traceback)
+        self._restore()
+        self._restoring.__exit__(kind, error, traceback)
 
     @property
     def width(self) -> int:
@@ -47,7 +47,7 @@ class Screen:
         return shutil.get_terminal_size().lines
 
     def draw(self, content: RenderableType) -> None:
-        """Show this and nothing else; what does not fit is left out."""
+        """Show this content; what does not fit is left out."""
         from rich.console import Console
 
         width, height = shutil.get_terminal_size()
@@ -58,14 +58,14 @@ class Screen:
         if self._is_ours:
             self._write(HOME + f"{REST_OF_LINE}\n".join(lines) + REST_OF_LINE + REST_OF_SCREEN)
 
-    def _give_back(self) -> None:
+    def _restore(self) -> None:
         if self._is_ours:
             self._is_ours = False
             with contextlib.suppress(OSError):
                 self._write(LEAVE)
 
     def _write(self, text: str) -> None:
-        # Not through a buffer, in the middle of which a signal may have come.
+        # Unbuffered, since a signal may come in the middle of writing to a buffer.
         rest = text.encode(errors="replace")
         while rest:
             rest = rest[os.write(self._terminal, rest) :]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import logging
@@ -14,10 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
-from smista.cli.generated import GeneratedCommand, given, option
+from smista.cli.generated import GeneratedCommand, given, meanings_of, option
 from smista.cli.output import forget_broken_pipe, note
 
-EPILOG = "Flags win over SMISTA_* variables, those over the file. SIGTERM and Ctrl-C stop it in order, twice at once."
+EPILOG = (
+    "Flags override SMISTA_* variables, and those the file. SIGTERM and Ctrl-C stop it in order, a second one at once."
+)
 
 
 NAMED = {
@@ -37,12 +38,12 @@ class ServeCommand(GeneratedCommand):
     def make_options(self) -> Iterator[inspect.Parameter]:
         from smista.server.settings import ServerSettings, flag, variable
 
-        meanings = {**_docstrings(ServerSettings.__mro__[1]), **_docstrings(ServerSettings)}
+        meanings = {**meanings_of(ServerSettings.__mro__[1]), **meanings_of(ServerSettings)}
         defaults = ServerSettings()
         hints = typing.get_type_hints(ServerSettings)
         for name in _ordered(ServerSettings):
-            said = [meanings.get(name, ""), f"Default {_shown(getattr(defaults, name))}; variable {variable(name)}."]
-            yield option(name, flag(name), " ".join(filter(None, said)), metavar=_metavar(name, hints[name]))
+            parts = [meanings.get(name, ""), f"Default {_shown(getattr(defaults, name))}; variable {variable(name)}."]
+            yield option(name, flag(name), " ".join(filter(None, parts)), metavar=_metavar(name, hints[name]))
 
 
 commands = typer.Typer()
@@ -52,17 +53,17 @@ commands = typer.Typer()
 def serve(
     context: typer.Context,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings; variable SMISTA_CONFIG.")
+        Path | None, typer.Option(metavar="FILE", help="A TOML file of settings; variable SMISTA_CONFIG.")
     ] = None,
 ) -> None:
-    """Run a broker until it is told to stop.
+    """Run a broker until it is stopped.
 
-    When it is ready, it prints a line for each listener: `http listening on http://127.0.0.1:9324`.
+    It prints a line for each listener once it is ready: `http listening on http://127.0.0.1:9324`.
     """
     from smista.server.settings import load
 
     settings = load(given(context), os.environ, config)
-    # Loaded after the settings were checked, so that a wrong flag is answered at once.
+    # Imported after the settings are checked, so that a wrong flag is reported at once.
     from smista.server import strays
     from smista.server.serve import run
 
@@ -71,7 +72,7 @@ def serve(
 
 
 def announce(line: str, *, is_json: bool = False) -> None:
-    """Print what whoever started the broker waits for. It serves on where nobody can read that."""
+    """Print the line that says where the broker listens. If it cannot be printed the broker runs nevertheless."""
     try:
         print(line, flush=True)
     except OSError as error:
@@ -85,30 +86,10 @@ def announce(line: str, *, is_json: bool = False) -> None:
 
 
 def _ordered(struct: type[Any]) -> list[str]:
-    """The fields of the class itself before those it inherits: where it listens before how its log is kept."""
+    """The fields of the class before those it inherits: the listeners before the log."""
     inherited: tuple[str, ...] = getattr(struct.__mro__[1], "__struct_fields__", ())
     fields: tuple[str, ...] = struct.__struct_fields__
     return sorted(fields, key=lambda name: name in inherited)
-
-
-def _docstrings(kind: type[Any]) -> dict[str, str]:
-    """The texts under the fields of a class, which Python itself throws away; none where there is no source."""
-    try:
-        [definition] = ast.parse(inspect.getsource(kind)).body
-    except (OSError, SyntaxError):
-        return {}
-    assert isinstance(definition, ast.ClassDef)
-    found = {}
-    for field, after in zip(definition.body, definition.body[1:], strict=False):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(after, ast.Expr)
-            and isinstance(after.value, ast.Constant)
-            and isinstance(after.value.value, str)
-        ):
-            found[field.target.id] = " ".join(after.value.value.split())
-    return found
 
 
 def _shown(value: object) -> str:
@@ -118,7 +99,7 @@ def _shown(value: object) -> str:
 
 
 def _metavar(name: str, kind: Any) -> str | None:
-    """What stands for the value: the unit where the name has one. None for a switch."""
+    """The placeholder for the value: its unit, if the name has one. None for a switch."""
     if kind is bool:
         return None
     if typing.get_origin(kind) is typing.Literal:

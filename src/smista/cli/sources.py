@@ -1,12 +1,12 @@
-"""Where bodies come from: arguments, a file or standard input, in one of four formats.
+"""Reads bodies from arguments, a file or standard input, in one of four formats.
 
     lines    every line is a body
-    jsonl    every line is a JSON value; empty lines are passed over
-    json     an array, each item of which is a body; anything else is one body
-    raw      all of it is one body
+    jsonl    every line is a JSON value; empty lines are skipped
+    json     every item of an array is a body; any other value is one body
+    raw      the whole input is one body
 
-Bodies that are JSON are `msgspec.Raw`, which the client stores byte for byte, as JSON. A pipe is read as it fills, so
-that `tail -f log | smista put lines` publishes line by line, and without holding up the connection.
+JSON bodies are `msgspec.Raw`, which the client stores byte for byte as JSON. A pipe is read as it fills, without
+blocking the connection, so that `tail -f log | smista put lines` publishes line by line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import IO, Literal, cast
 
 import msgspec
 
-from smista.cli.exits import WrongUsage
+from smista.command_line import WrongUsage
 
 Format = Literal["lines", "jsonl", "json", "raw"]
 Body = bytes | msgspec.Raw
@@ -34,12 +34,12 @@ _BY_SUFFIX: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json":
 
 
 def format_of(path: str) -> Format:
-    """What a file's name lets expect."""
+    """The format by the file's name."""
     return _BY_SUFFIX.get(Path(path.removesuffix(".gz")).suffix.lower(), "lines")
 
 
 def from_arguments(arguments: list[str], format: Format | None) -> Iterator[Body]:
-    """`format` None: JSON where it can be nothing else, an object or an array."""
+    """With `format` None an argument that is a JSON object or array is JSON."""
     for number, argument in enumerate(arguments, start=1):
         body = os.fsencode(argument)
         if format in ("jsonl", "json"):
@@ -59,7 +59,7 @@ def _is_json_structure(text: bytes) -> bool:
 
 
 async def from_file(path: str, format: Format) -> AsyncIterator[Body]:
-    """The bodies in a file, `-` for standard input; gzipped where the name ends in `.gz`."""
+    """The bodies in a file, `-` for standard input; compressed if the name ends in `.gz`."""
     with opened(path) as stream:
         if format in ("raw", "json"):
             for body in _whole(await _read_all(stream), format):
@@ -88,7 +88,7 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 
 
 async def lines_of(stream: IO[bytes]) -> AsyncIterator[bytes]:
-    """The lines without their line breaks; the last one need not have any."""
+    """The lines without their line breaks; the last one may lack it."""
     begun: list[bytes] = []
     async for chunk in _chunks(stream):
         first, *others = chunk.split(b"\n")
@@ -110,7 +110,7 @@ async def _chunks(stream: IO[bytes]) -> AsyncIterator[bytes]:
     if not _may_wait(stream):
         while chunk := _read(stream):
             yield chunk
-            # Whoever sends them off must have a turn too.
+            # The task that sends them must have a turn too.
             await asyncio.sleep(0)
         return
     reader = asyncio.StreamReader()
@@ -131,7 +131,7 @@ def _read(stream: IO[bytes]) -> bytes:
 
 
 def _may_wait(stream: IO[bytes]) -> bool:
-    """Whether it fills as somebody writes, rather than being there already."""
+    """Whether reading may have to wait for a writer."""
     if isinstance(stream, gzip.GzipFile):
         return False
     mode = os.fstat(stream.fileno()).st_mode

@@ -1,4 +1,4 @@
-"""Tables: drawn with rich on a terminal, plain aligned columns where the output goes somewhere else."""
+"""Tables: drawn with rich on a terminal, plain aligned columns elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from smista.cli.text import safe, shortened
+from smista.text import safe, shortened, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 GAP = 2
 FLEXIBLE_MIN = 10
 WHOLE_MAX = 24
-"""So much of the first cell stays where columns may be left out instead: it says what the line is about."""
+"""How much of the first cell is kept at least, before the last columns are left out: it names the row."""
 
 
 class Column(NamedTuple):
@@ -23,7 +23,7 @@ class Column(NamedTuple):
     is_number: bool = False
     """Aligned to the right."""
     is_flexible: bool = False
-    """Cut off where a terminal is too narrow; the others are shown whole."""
+    """Shortened on a narrow terminal; the others are shown whole."""
 
 
 Row = Sequence[object]
@@ -35,7 +35,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Row]) -> None:
 
         room = shutil.get_terminal_size().columns
         lines = _fitted(columns, _lines(columns, rows), room)
-        # A terminal that is too narrow even so breaks the lines itself: nothing is left out.
+        # On a terminal that is still too narrow lines wrap; nothing is left out.
         Console(width=max(room, _total(_widths(lines)))).print(_drawn(columns, lines))
         return
     for line in aligned(columns, rows):
@@ -43,7 +43,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Row]) -> None:
 
 
 def drawn(columns: Sequence[Column], rows: Iterable[Row], room: int) -> Table:
-    """A table no wider than `room`: without its last columns where they do not fit."""
+    """A table no wider than `room`: last columns that do not fit are left out."""
     lines = _fitted(columns, _lines(columns, rows), room, WHOLE_MAX)
     widths = _widths(lines)
     shown = len(columns)
@@ -67,13 +67,13 @@ def _drawn(columns: Sequence[Column], lines: list[list[str]]) -> Table:
     for column in columns:
         table.add_column(column.heading, justify="right" if column.is_number else "left", no_wrap=True)
     for line in lines[1:]:
-        # Text, not str: rich would read markup out of what others wrote.
+        # Text, not str, in which rich would interpret markup.
         table.add_row(*map(Text, line))
     return table
 
 
 def _lines(columns: Sequence[Column], rows: Iterable[Row]) -> list[list[str]]:
-    return [[column.heading for column in columns], *([safe(_shown(value)) for value in row] for row in rows)]
+    return [[column.heading for column in columns], *([safe(shown(value)) for value in row] for row in rows)]
 
 
 def _widths(lines: list[list[str]]) -> list[int]:
@@ -87,7 +87,7 @@ def _total(widths: list[int]) -> int:
 def _fitted(
     columns: Sequence[Column], lines: list[list[str]], room: int, first_min: int = FLEXIBLE_MIN
 ) -> list[list[str]]:
-    """The lines with the cells of flexible columns cut off, the last column first, so that they fit if they can."""
+    """The lines with the cells of flexible columns shortened, the last column first, so that they fit if possible."""
     widths = _widths(lines)
     for place, column in reversed(list(enumerate(columns))):
         excess = _total(widths) - room
@@ -99,13 +99,3 @@ def _fitted(
 
 def _padded(cell: str, width: int, column: Column) -> str:
     return cell.rjust(width) if column.is_number else cell.ljust(width)
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return str(value)

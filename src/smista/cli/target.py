@@ -1,9 +1,9 @@
-"""A file that a command writes, as people expect it of one: whole or not at all, and nothing of theirs is lost.
+"""The file that a command writes: complete or not at all, without losing an existing file.
 
--, or standard output by any name     written straight
-a pipe, a device, a socket            written straight: it is not a file that could be replaced
-a file                                written beside its place under a name of its own, and put there when it is
-                                      whole; links are followed, and one that was there keeps its mode
+-, or standard output by any name     written directly
+a pipe, a device, a socket            written directly, since it cannot be replaced
+a file                                written under a temporary name in the same directory, and renamed when complete;
+                                      links are followed, and the mode of an existing file is kept
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO, cast
 
-from smista.cli.exits import WrongUsage
+from smista.command_line import WrongUsage
 
 
 @contextlib.contextmanager
 def written(file: str, *, is_forced: bool) -> Iterator[IO[bytes]]:
-    """A stream whose content is in `file` once all of it is written; gzipped where the name ends in `.gz`.
+    """A stream whose content is in `file` once all of it is written; compressed if the name ends in `.gz`.
 
-    A file that holds something is replaced only where that `is_forced`; raises `WrongUsage`.
+    Raises `WrongUsage` for an existing file that is not empty, unless `is_forced`.
     """
     try:
         present = _stat(file)
@@ -53,7 +53,7 @@ def is_standard_output(file: str) -> bool:
 def _put_in_place(file: str, present: os.stat_result | None, *, is_forced: bool) -> Iterator[IO[bytes]]:
     place = os.path.realpath(file)
     _check_free(file, present, is_forced=is_forced)
-    # Not the file's own name with something behind it: that may be somebody's, or too long.
+    # Not the file's own name with a suffix, which may exist already or be too long.
     number, part = tempfile.mkstemp(prefix=".smista-export-", dir=os.path.dirname(place))
     try:
         with open(number, "wb") as stream:
@@ -70,7 +70,7 @@ def _put_in_place(file: str, present: os.stat_result | None, *, is_forced: bool)
 
 def _check_free(file: str, present: os.stat_result | None, *, is_forced: bool) -> None:
     if present is not None and present.st_size and not is_forced:
-        raise WrongUsage(f"{file} is there already; give --force to replace it, or another name.")
+        raise WrongUsage(f"{file} exists already; give --force to replace it, or another name.")
 
 
 def _stat(file: str) -> os.stat_result | None:

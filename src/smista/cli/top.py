@@ -1,4 +1,4 @@
-"""`smista top`: the queues and what moves through them, as it happens."""
+"""`smista top`: watches the queues and their rates."""
 
 from __future__ import annotations
 
@@ -13,40 +13,33 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from smista.cli.completion import queue_names
+from smista.cli.arguments import Prefix
 from smista.cli.connected import client_command
-from smista.cli.durations import duration_ms
 from smista.cli.output import Output
 from smista.cli.table import print_table
 from smista.cli.top_view import COLUMNS, Frame, Rates, View, row
+from smista.command_line import duration, switch
 
 if TYPE_CHECKING:
     from smista.client import AsyncClient, QueueStats
 
 commands = typer.Typer()
 
-LOOK_S = 0.25
-"""How often the screen is drawn anew while no frame comes and no key is pressed."""
+REDRAW_S = 0.25
+"""How often the screen is redrawn while no frame comes and no key is pressed."""
 
 
 @client_command(commands)
 async def top(
     client: AsyncClient,
     output: Output,
-    prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="Only queues whose names begin so.", autocompletion=queue_names)
-    ] = "",
-    interval_ms: Annotated[
-        int,
-        typer.Option(
-            "--interval", "-i", parser=duration_ms, metavar="DURATION", help="How often to look.", show_default="1s"
-        ),
-    ] = 1_000,
-    is_once: Annotated[bool, typer.Option("--once", help="Print one frame and end.", show_default=False)] = False,
+    prefix: Prefix = "",
+    interval_ms: Annotated[int, duration("--interval", "-i", help="How often to refresh.", shown="1s")] = 1_000,
+    is_once: Annotated[bool, switch("--once", help="Print one frame and exit.")] = False,
 ) -> None:
-    """Watch the queues: what is in them, what comes and goes per second.
+    """Watch the queues: their contents, and messages in and out per second.
 
-    On a terminal, q quits and ? lists the keys that sort and scroll.
+    On a terminal, q quits and ? lists the keys for sorting and scrolling.
     """
     interval_s = max(interval_ms, 50) / 1000
     if not (output.is_json or is_once) and sys.stdout.isatty():
@@ -59,11 +52,11 @@ async def top(
 
 
 async def _watch(client: AsyncClient, prefix: str, interval_s: float) -> None:
-    """Draw on the whole terminal until somebody presses q. A broker that goes away is waited for."""
+    """Draw on the whole terminal until q is pressed. Waits for a broker that is away."""
     from smista.cli.keys import pressed
     from smista.cli.screen import Screen
 
-    # It is told on the screen; a line would be written across it.
+    # Lost connections are shown on the screen; a logged line would be written across it.
     logging.getLogger("smista.client").addHandler(logging.NullHandler())
     view, changed = View(), asyncio.Event()
 
@@ -71,25 +64,25 @@ async def _watch(client: AsyncClient, prefix: str, interval_s: float) -> None:
         view.press(key)
         changed.set()
 
-    looking = asyncio.create_task(_look(client, prefix, interval_s, view, changed))
-    looking.add_done_callback(lambda _: changed.set())
+    refreshing = asyncio.create_task(_refresh(client, prefix, interval_s, view, changed))
+    refreshing.add_done_callback(lambda _: changed.set())
     try:
         with Screen() as screen, pressed(press):
-            while not view.is_over and not looking.done():
+            while not view.is_over and not refreshing.done():
                 if not client.is_connected:
                     view.went_away(time.monotonic())
                 screen.draw(view.content(screen.width, screen.height, time.monotonic()))
                 changed.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), LOOK_S)
-        if looking.done():
-            looking.result()
+                    await asyncio.wait_for(changed.wait(), REDRAW_S)
+        if refreshing.done():
+            refreshing.result()
     finally:
-        looking.cancel()
+        refreshing.cancel()
 
 
-async def _look(client: AsyncClient, prefix: str, interval_s: float, view: View, changed: asyncio.Event) -> None:
-    """Give frames to the view; raises what is no matter of the connection."""
+async def _refresh(client: AsyncClient, prefix: str, interval_s: float, view: View, changed: asyncio.Event) -> None:
+    """Pass frames to the view; raises errors that are not about the connection."""
     from smista.client import ConnectionFailed, ConnectionLost
     from smista.errors import BrokerClosed, BrokerStopped, OutcomeUnknown
 
@@ -104,24 +97,24 @@ async def _look(client: AsyncClient, prefix: str, interval_s: float, view: View,
 
 
 async def _frames(client: AsyncClient, prefix: str, interval_s: float) -> AsyncIterator[Frame]:
-    """What there is, once per interval, with what moved since the last time."""
-    before, at_s = await _looked(client, prefix)
+    """A frame per interval, with the rates since the previous one."""
+    before, at_s = await _stats(client, prefix)
     while True:
         await asyncio.sleep(interval_s)
-        now, now_s = await _looked(client, prefix)
+        now, now_s = await _stats(client, prefix)
         queues = [(stats, _rates(before.get(stats.queue), stats, now_s - at_s)) for stats in now.values()]
         yield Frame(await client.info(), queues)
         before, at_s = now, now_s
 
 
-async def _looked(client: AsyncClient, prefix: str) -> tuple[dict[str, QueueStats], float]:
+async def _stats(client: AsyncClient, prefix: str) -> tuple[dict[str, QueueStats], float]:
     found = await client.all_stats(prefix=prefix)
     return {stats.queue: stats for stats in found}, time.monotonic()
 
 
 def _rates(before: QueueStats | None, now: QueueStats, passed_s: float) -> Rates:
     if before is None or now.published_total < before.published_total:
-        return Rates()  # it is new, or another one of the same name
+        return Rates()  # a new queue, or another one of the same name
     return Rates(
         (now.published_total - before.published_total) / passed_s,
         (now.delivered_total - before.delivered_total) / passed_s,

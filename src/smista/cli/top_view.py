@@ -1,6 +1,6 @@
-"""What `smista top` shows on a terminal: in which order, which part of it, and what keys change about that.
+"""The view of `smista top`: sorting, scrolling and what the keys do.
 
-It knows neither the terminal nor the broker: it is given frames and keys, and asked what to draw.
+It uses neither the terminal nor the broker: it gets frames and keys, and returns what to draw.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from smista.cli.durations import shown_duration
 from smista.cli.table import Column, Row, drawn
-from smista.cli.text import count, safe, shown_bytes
+from smista.durations import shown_duration
+from smista.text import count, safe, shown_bytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,18 +21,18 @@ HELP = """\
 q            quit
 s > right    sort by the next column
 < left       sort by the column before
-r            turn the order around
-b            the busiest first, as at the start
+r            reverse the order
+b            busiest first, as at the start
 up down      scroll by a line (also k and j)
 page up, page down, space    scroll by a screen
 home end     to the first and to the last queue
 ? h          this help; any key leaves it
 
-in/s, out/s and failed/s are messages a second since it looked last: published, delivered, and deliveries that were
-nacked or ran out of their lease. oldest is the age of the oldest message that is ready."""
+in/s, out/s and failed/s are messages per second since the last refresh: published, delivered, and deliveries that were
+nacked or whose lease ran out. oldest is the age of the oldest ready message."""
 KEYS = "q quits, ? helps"
 OTHER_LINES = 3
-"""On the screen beside the queues: about the broker, the headings, and the last one."""
+"""Lines on the screen beside the queues: the broker, the headings, and the last line."""
 
 
 class Rates(NamedTuple):
@@ -58,7 +58,7 @@ class Frame(NamedTuple):
 
 
 class Sorting(NamedTuple):
-    """A column, and what its queues are sorted by: the first in this order are those one looks for."""
+    """A column and its sort key: interesting queues come first."""
 
     heading: str
     key: Callable[[QueueStats, Rates], Any]
@@ -76,11 +76,11 @@ SORTINGS = [
     Sorting("oldest", lambda stats, rates: -stats.oldest_age_ms if stats.ready else 0),
     Sorting("consumers", lambda stats, rates: -stats.consumers),
 ]
-BUSIEST = Sorting("the busiest first", lambda stats, rates: (-sum(rates), -stats.depth))
-"""At the start, since a screen may not have room for all."""
+BUSIEST = Sorting("busiest first", lambda stats, rates: (-sum(rates), -stats.depth))
+"""The order at the start, since a screen may not have room for all queues."""
 COLUMNS = [
     Column("queue", is_flexible=True),
-    # Beside the name: a screen without room for all leaves out the last columns.
+    # "paused", next to the name, since a narrow screen leaves out the last columns.
     Column(""),
     *(Column(sorting.heading, is_number=True) for sorting in SORTINGS[1:]),
 ]
@@ -93,7 +93,7 @@ class View:
         self._sorting = BUSIEST
         self._is_reversed = False
         self._first = 0
-        """How many queues are above those that are shown."""
+        """How many queues are scrolled off at the top."""
         self._rows_max = 1
         self._is_helping = False
         self._away_since_s: float | None = None
@@ -103,7 +103,7 @@ class View:
         self._away_since_s = None
 
     def went_away(self, now_s: float) -> None:
-        """There is no connection to the broker just now."""
+        """The connection to the broker is lost."""
         if self._away_since_s is None:
             self._away_since_s = now_s
 
@@ -126,7 +126,7 @@ class View:
             self._scroll(key)
 
     def _sort_by(self, step: int) -> None:
-        """The column beside the present one; beside the busiest first stand the first and the last."""
+        """Sort by the next or previous column; `BUSIEST` comes between the last and the first."""
         around = [BUSIEST, *SORTINGS]
         self._sorting = around[(around.index(self._sorting) + step) % len(around)]
         self._is_reversed = False
@@ -148,14 +148,14 @@ class View:
         self._first = max(0, min(self._first + steps.get(key, 0), total - self._rows_max))
 
     def content(self, width: int, height: int, now_s: float) -> RenderableType:
-        """What to draw on a screen of so many columns and lines."""
+        """What to draw on a screen of this size."""
         from rich.console import Group
         from rich.text import Text
 
         if self._is_helping:
             return Text(HELP)
         if self.frame is None:
-            return Text(self._state(now_s) or "Looking ...")
+            return Text(self._state(now_s) or "Loading ...")
         self._rows_max = max(1, height - OTHER_LINES)
         self._first = max(0, min(self._first, len(self.frame.queues) - self._rows_max))
         shown = self.sorted()[self._first : self._first + self._rows_max]
@@ -165,7 +165,7 @@ class View:
         return Group(heading, drawn(self._columns(), [row(*each) for each in shown], width), last)
 
     def sorted(self) -> list[tuple[QueueStats, Rates]]:
-        """The queues in their order; those that are equal by their names."""
+        """The queues in order; equal ones by name."""
         assert self.frame is not None
         by_name = sorted(self.frame.queues, key=lambda each: each[0].queue)
         return sorted(by_name, key=lambda each: self._sorting.key(*each), reverse=self._is_reversed)
@@ -182,17 +182,17 @@ class View:
         assert self.frame is not None
         order = self._sorting.heading if self._sorting is BUSIEST else f"by {self._sorting.heading}"
         if self._is_reversed:
-            order += ", turned around"
+            order += ", reversed"
         total = len(self.frame.queues)
         part = f"{self._first + 1:,} to {self._first + shown:,} of {count(total, 'queue')}, " if shown < total else ""
         return f"{part}{order}. {KEYS}"
 
     def _state(self, now_s: float) -> str:
-        """What is wrong, if anything is."""
+        """A message while there is no connection."""
         if self._away_since_s is None:
             return ""
         away = shown_duration((now_s - self._away_since_s) * 1000 // 1000 * 1000)
-        return f"NO CONNECTION to the broker for {away}: trying again. What is shown is from before. {KEYS}"
+        return f"NO CONNECTION to the broker for {away}: trying again. The figures are from before. {KEYS}"
 
 
 def row(stats: QueueStats, rates: Rates) -> Row:

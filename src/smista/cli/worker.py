@@ -1,4 +1,4 @@
-"""`smista worker module:app`: runs the consumers of a program."""
+"""`smista worker module:app`: runs the consumers of a Python module."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from smista.cli.exits import WrongUsage
 from smista.cli.help import Command
 from smista.cli.reach import Reach
+from smista.command_line import WrongUsage, switch
 
 if TYPE_CHECKING:
     from smista.client import Worker
@@ -22,32 +22,30 @@ commands = typer.Typer()
 @commands.command(cls=Command)
 def worker(
     context: typer.Context,
-    name: Annotated[
-        str, typer.Argument(metavar="MODULE:APP", help="Where the worker is: orders.py's app is orders:app.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The worker: app in orders.py is orders:app.")],
     url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="The broker, instead of the one the program names.")
+        str | None, typer.Option(metavar="URL", help="The broker's address, instead of the one in the program.")
     ] = None,
     is_reloaded: Annotated[
-        bool, typer.Option("--reload", help="Start anew when a Python file here changes.", show_default=False)
+        bool, switch("--reload", help="Restart when a Python file in this directory changes.")
     ] = False,
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], typer.Option(help="The least severe lines that are logged.")
+        Literal["debug", "info", "warning", "error"], typer.Option(help="The lowest level to log.")
     ] = "info",
-    log_format: Annotated[Literal["text", "json"], typer.Option(help="Lines for people or for machines.")] = "text",
+    log_format: Annotated[Literal["text", "json"], typer.Option(help="Log lines as text or as JSON.")] = "text",
 ) -> None:
-    """Run the consumers of a program until it is told to stop.
+    """Run the consumers of a Python module until stopped.
 
-    Ctrl-C and SIGTERM let running handlers finish and give the rest back.
+    On Ctrl-C and SIGTERM running handlers may finish, and other messages are released.
     """
-    from smista.client.address import stream_url
-    from smista.core.errors import InvalidArgument
+    from smista.address import stream_url
+    from smista.errors import InvalidArgument
     from smista.server import strays
     from smista.server.logs import configure
 
     reach = Reach(url).under(context)
     if reach.namespace is not None:
-        raise WrongUsage("A worker's namespace is said in its program: Worker(namespace=...).")
+        raise WrongUsage("A worker's namespace is set in its program: Worker(namespace=...).")
     url = reach.url
     try:
         stream_url(url)
@@ -69,8 +67,7 @@ def worker(
 
 
 def _loaded(name: str) -> Worker:
-    """The worker of that name. Where its module fails, whatever with, its author is shown where, and not how we came
-    there."""
+    """The worker of that name. If its module fails, prints the traceback from the module on, without our own frames."""
     from smista.client.errors import WorkerNotFound
     from smista.client.worker import load
 
@@ -80,11 +77,11 @@ def _loaded(name: str) -> Worker:
         raise
     except Exception as error:
         frames = error.__traceback__
-        while frames is not None and _is_on_the_way(frames.tb_frame.f_code.co_filename):
+        while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
             frames = frames.tb_next
         traceback.print_exception(error.with_traceback(frames))
         raise WrongUsage(f"The module of {name} cannot be loaded, see above.") from None
 
 
-def _is_on_the_way(file: str) -> bool:
+def _is_ours(file: str) -> bool:
     return file in (__file__, sys.modules["smista.client.worker"].__file__) or "importlib" in file

@@ -10,7 +10,7 @@ from smista.client.answers import (
     Policy,
     Published,
     PutSummary,
-    QueueStats,
+    Redrive,
     Route,
     Routed,
     RouteStep,
@@ -18,6 +18,7 @@ from smista.client.answers import (
 from smista.client.async_client import AsyncClient
 from smista.client.errors import (
     ClientClosed,
+    ClientError,
     ConnectionFailed,
     ConnectionLost,
     InternalError,
@@ -31,6 +32,7 @@ from smista.client.subscription import Subscription
 from smista.client.sync_client import Client
 from smista.client.sync_subscription import SyncPages, SyncSubscription
 from smista.client.worker import Reject, Retry, Worker
+from smista.core.counters import QueueStats
 from smista.core.settings import QueueSettings
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "BrokerInfo",
     "Client",
     "ClientClosed",
+    "ClientError",
     "ConnectionFailed",
     "ConnectionLost",
     "ConnectionRoom",
@@ -57,6 +60,7 @@ __all__ = [
     "PutSummary",
     "QueueSettings",
     "QueueStats",
+    "Redrive",
     "Reject",
     "Retry",
     "Route",

@@ -1,4 +1,4 @@
-"""What the broker answers, as structures. Fields that a newer broker adds are passed over."""
+"""The broker's answers as structures. Fields that a newer broker adds are ignored."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from smista.core.counters import QueueStats
 from smista.core.settings import QueueSettings
 from smista.errors import BrokerError
 
@@ -17,7 +18,7 @@ class Published(msgspec.Struct, frozen=True):
     position: int
     """Its place in the queue: 1 is next. 0 for a duplicate."""
     is_duplicate: bool = False
-    """It was there already, under the same deduplication id; `id` is the first one's."""
+    """A message with the same deduplication id was stored before; `id` names that one."""
 
 
 class Routed(msgspec.Struct, frozen=True):
@@ -30,64 +31,18 @@ class Routed(msgspec.Struct, frozen=True):
 
 
 class PutSummary(msgspec.Struct):
-    """What became of many."""
+    """The outcome of `put_many`."""
 
     accepted: int = 0
     duplicates: int = 0
     """Not stored, because their deduplication ids had been."""
     refused: int = 0
     errors: list[tuple[int, BrokerError]] = []
-    """Why, by the message's place in what was put: the first thousand."""
+    """The first thousand errors, each with the message's index in the input."""
 
     @property
     def count(self) -> int:
         return self.accepted + self.duplicates + self.refused
-
-
-class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue at one moment; docs/queues.md explains each."""
-
-    queue: str
-    namespace: str
-    depth: int
-    """Ready, scheduled and in flight together."""
-    ready: int
-    scheduled: int
-    in_flight: int
-    dead: int
-    body_bytes: int
-    consumers: int
-    is_paused: bool
-    published_total: int
-    delivered_total: int
-    acknowledged_total: int
-    nacked_total: int
-    timed_out_total: int
-    released_total: int
-    dead_lettered_total: int
-    redriven_total: int
-    expired_total: int
-    dropped_total: int
-    purged_total: int
-    duplicates_total: int
-    rejected_total: int
-    wait_ms_average: float
-    """From ready to first delivery."""
-    oldest_age_ms: int
-    """Age of the oldest ready message, 0 when there is none."""
-    consumed_total: int
-    """As `delivered_total`, in Synap's word; so are the next three for others above."""
-    acked_total: int
-    avg_wait_time_ms: float
-    oldest_message_age_secs: float
-    claims: int = 0
-    """Open ones ..."""
-    claimed: int = 0
-    """... and how many messages they hold."""
-    acknowledged_late_total: int = 0
-    """Rows of claims that had expired when they were acknowledged."""
-    policy: str | None = None
-    """The operator's policy that holds for it."""
 
 
 class ExplainedSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,9 +51,9 @@ class ExplainedSettings(msgspec.Struct, frozen=True, kw_only=True):
     settings: QueueSettings
     """What it has."""
     declared: QueueSettings
-    """What it was declared with, or altered to; it has that where no policy says otherwise."""
+    """What it was declared with or altered to; in force where no policy overrides it."""
     policy: str | None = None
-    """The policy that holds for it ..."""
+    """The policy that applies to it ..."""
     effective_policy_definition: dict[str, Any] = {}
     """... and the settings that it has by that policy."""
 
@@ -113,18 +68,18 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class LogSpace(msgspec.Struct, frozen=True, kw_only=True):
-    """How much the broker's log holds, and why it is not less."""
+    """How large the broker's log is, and why it is not smaller."""
 
     bytes: int = 0
     needed_bytes: int = 0
     """What of it is still needed: messages in any state, claims, commits, declarations, remembered ids ..."""
     spare_bytes: int = 0
-    """... and how much may lie beside that before the log is reclaimed."""
+    """... and how much else the log may hold before space is reclaimed."""
     kept_for: str = ""
-    """Why its oldest block is there: `last_block`, `need`, `retention`, `damage`, or `reclaiming`; see
+    """Why its oldest block is kept: `last_block`, `need`, `retention`, `damage`, or `reclaiming`; see
     docs/durability.md."""
     oldest_at_ms: int | None = None
-    """When that was written."""
+    """When that block was written."""
     retention_ms: int = 0
     """Younger blocks are kept for readers of the log ..."""
     retention_bytes: int = 0
@@ -132,13 +87,13 @@ class LogSpace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionRoom(msgspec.Struct, frozen=True, kw_only=True):
-    """How many connections the broker has, and may have."""
+    """How many connections the broker has, and how many it allows."""
 
     open: int = 0
     connections_max: int | None = None
     """For HTTP and for AMQP each; None for any number."""
     possible: int | None = None
-    """For both together: what the limit of open files leaves for them."""
+    """For both together: as many as the limit of open files allows."""
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +104,7 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     log_bytes: int
     now_ms: int
     refusal: str | None = None
-    """Why publishes are refused just now, if they are."""
+    """Why publishes are refused at the moment; None while they are accepted."""
     log: LogSpace = LogSpace()
     connections: ConnectionRoom = ConnectionRoom()
 
@@ -172,7 +127,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouteStep(msgspec.Struct, frozen=True):
-    """This exchange sends the message there, because of this."""
+    """One step of a route: where this exchange sends the message, and by which binding."""
 
     exchange: str
     via: str
@@ -191,7 +146,7 @@ class Route(msgspec.Struct, frozen=True):
     steps: list[RouteStep]
 
 
-# The answers around them, one per command that has any.
+# The answers that carry them, one per command.
 
 
 class Created(msgspec.Struct):
@@ -232,7 +187,35 @@ class Redriven(msgspec.Struct):
     redriven: int
 
 
-class LookedIn(msgspec.Struct):
+class Redrive(msgspec.Struct, frozen=True):
+    """A redrive that goes on by itself."""
+
+    job: str
+    """Its id."""
+    queue: str
+    """The queue that it belongs to: the first of those that it searches."""
+    state: str
+    """`running`, `completed`, `cancelled` or `failed`."""
+    expected: int
+    """How many there were when it started, at most: the filters may leave fewer."""
+    redriven: int
+    skipped: int
+    """Left alone, since they never were dead letters, and no queue was named for them."""
+    started_at_ms: int
+    ended_at_ms: int | None = None
+    to: str | None = None
+    limit: int | None = None
+    per_second: float | None = None
+    code: str | None = None
+    """Of the error it failed with."""
+    error: str | None = None
+
+
+class Redrives(msgspec.Struct):
+    redrives: list[Redrive]
+
+
+class SearchedQueues(msgspec.Struct):
     looked_in: list[str] = []
 
 

@@ -1,4 +1,4 @@
-"""The client for asyncio programs; the synchronous one stands on it.
+"""The client for asyncio programs; the synchronous client is built on it.
 
     async with AsyncClient("http://127.0.0.1:9324") as client:
         await client.declare_queue("orders")
@@ -7,8 +7,8 @@
             async with delivery:
                 print(delivery.json())
 
-One WebSocket carries everything; the first call opens it, and when it breaks it is opened again: see `session.py` for
-what that means for what was under way, `publisher.py` and `settling.py` for how calls travel together.
+One WebSocket carries everything. The first call opens it, and it is opened again after it breaks: `session.py` explains
+what happens to requests that were under way, `publisher.py` and `settling.py` how calls are batched.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import weakref
 from types import TracebackType
 from typing import Any, Self
 
+from smista.client.browsing import BrowsingCalls
 from smista.client.exchanges import ExchangeCalls
-from smista.client.looking import LookingCalls
 from smista.client.policies import PolicyCalls
 from smista.client.publisher import Publisher
 from smista.client.publishing import PublishingCalls
@@ -32,10 +32,10 @@ from smista.core.settings import check_name
 from smista.errors import BrokerError
 
 _SILENCE_TIMEOUT_S = 5.0
-"""When closing, how long a broker may say nothing before it is not waited for any more."""
+"""When closing, how long the broker may be silent before the client stops waiting for it."""
 
 
-class AsyncClient(QueueCalls, PolicyCalls, PublishingCalls, ReceivingCalls, LookingCalls, ExchangeCalls):
+class AsyncClient(QueueCalls, PolicyCalls, PublishingCalls, ReceivingCalls, BrowsingCalls, ExchangeCalls):
     """A connection to a broker, for asyncio programs; see the module. All its calls belong to one event loop."""
 
     def __init__(
@@ -49,15 +49,15 @@ class AsyncClient(QueueCalls, PolicyCalls, PublishingCalls, ReceivingCalls, Look
         unconfirmed_max: int = 10_000,
         unconfirmed_bytes_max: int = 32 * 1024 * 1024,
     ) -> None:
-        """`address` is `http://host:port` (or `https`, `ws`, `wss`), or `host:port`; None is what the variable
-        SMISTA_URL says, else this machine's port 9324. `namespace` None is the default one.
+        """`address` is `http://host:port` (or `https`, `ws`, `wss`), or `host:port`; None means the
+        address in the variable SMISTA_URL, or this machine's port 9324. `namespace` None means the default namespace.
 
-        `connect_timeout_ms` is for one attempt to connect. `retry_for_ms` is how long a connection that was lost is
-        sought again before everything that waits for it fails, with `ConnectionLost` where it was sent and may have
-        happened, with `ConnectionFailed` where it was not; None means for ever. With `deduplicate` a publish that was
-        unconfirmed at a break is sent again, and the broker stores it once, for which it remembers an id per batch
-        during the queue's `dedup_window_ms`; without, it fails with `ConnectionLost`. Beyond `unconfirmed_max` messages
-        or `unconfirmed_bytes_max` bytes that the broker has not confirmed, publishing waits.
+        `connect_timeout_ms` limits one attempt to connect. `retry_for_ms` is how long the client tries to reconnect
+        before the calls that wait fail: with `ConnectionLost` where the request was sent and may have been carried out,
+        with `ConnectionFailed` where it was not sent; None means for ever. With `deduplicate` a publish that was
+        unconfirmed when the connection broke is sent again and stored once: the broker remembers an id per batch for
+        the queue's `dedup_window_ms`. Without it such a publish fails with `ConnectionLost`. Publishing waits while
+        `unconfirmed_max` messages or `unconfirmed_bytes_max` bytes are unconfirmed.
         """
         self._namespace = None if namespace is None else check_name("namespace", namespace)
         self._session = Session(address, connect_timeout_ms=connect_timeout_ms, retry_for_ms=retry_for_ms)
@@ -73,7 +73,7 @@ class AsyncClient(QueueCalls, PolicyCalls, PublishingCalls, ReceivingCalls, Look
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection just now. A lost one is sought again by itself."""
+        """Whether there is a connection at the moment. The client reconnects by itself."""
         return self._session.connection is not None
 
     @property
@@ -85,14 +85,14 @@ class AsyncClient(QueueCalls, PolicyCalls, PublishingCalls, ReceivingCalls, Look
     async def connect(self, *, retry_for_ms: int | None = 0) -> None:
         """Connect now, rather than with the first call; raises `ConnectionFailed`.
 
-        0 makes one attempt, so that a wrong address is heard of at once; None tries for ever.
+        0 makes one attempt, so that a wrong address is reported at once; None tries for ever.
         """
         await self._session.connect(retry_for_ms)
 
     async def close(self) -> None:
         """End the subscriptions, wait until what was settled is on the broker's disk, and close the connection.
 
-        Other calls under way fail with `ClientClosed`. It goes on when whoever waits for it is cancelled.
+        Other calls under way fail with `ClientClosed`. Closing continues if the task that waits for it is cancelled.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="smista-closing")
@@ -106,12 +106,12 @@ class AsyncClient(QueueCalls, PolicyCalls, PublishingCalls, ReceivingCalls, Look
             await self._session.close()
 
     async def _settle_all_while_it_answers(self) -> None:
-        """However long it takes, as thousands of subscriptions may: as long as the broker says something."""
+        """Thousands of subscriptions take their time, so this waits as long as the broker keeps answering."""
         settling = asyncio.ensure_future(self._settle_all())
-        heard_count = -1
+        frame_count = -1
         try:
-            while not settling.done() and heard_count != self._session.heard_count:
-                heard_count = self._session.heard_count
+            while not settling.done() and frame_count != self._session.frame_count:
+                frame_count = self._session.frame_count
                 await asyncio.wait({settling}, timeout=_SILENCE_TIMEOUT_S)
         finally:
             settling.cancel()
@@ -119,10 +119,10 @@ class AsyncClient(QueueCalls, PolicyCalls, PublishingCalls, ReceivingCalls, Look
                 await settling
 
     async def _settle_all(self) -> None:
-        # All at once: one round trip after the other takes too long for many.
+        # All at once: with many subscriptions, one round trip after the other takes too long.
         await asyncio.gather(*(subscription.close() for subscription in list(self._subscriptions)))
         await self._session.all_taken_back()
-        # Also of subscriptions that nobody refers to any more.
+        # Subscriptions that were garbage-collected may have left some too.
         while self._session.unsettled:
             with contextlib.suppress(BrokerError):
                 await next(iter(self._session.unsettled)).settled()

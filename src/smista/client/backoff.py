@@ -1,7 +1,7 @@
 """How long to wait before the next attempt: exponential, with full jitter.
 
-Full jitter (anything between nothing and the bound) spreads the clients of a broker that comes back over the whole
-time, where a fixed back-off would have them all knock at once.
+With full jitter (a random time between zero and the bound) the clients of a broker that comes back are spread over the
+whole interval; with a fixed back-off they would all connect at once.
 """
 
 from __future__ import annotations

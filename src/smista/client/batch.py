@@ -7,19 +7,18 @@ from msgspec import UNSET
 
 from smista.client.publication import Publication
 from smista.client.wire import PublishBatch, encode
-from smista.core.errors import InvalidArgument
-from smista.errors import BrokerError
+from smista.errors import BrokerError, InvalidArgument
 
 BATCH_COUNT = 500
 BATCH_BYTES = 256 * 1024
 MESSAGE_BYTES = 64
-"""What a message costs on the way beside its body, about."""
+"""Roughly what a message takes in a request beside its body."""
 _UNSENDABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 
 class Batch:
-    """Bodies of one content type as long as that is all there is to say, whole messages else. It knows the places of
-    what was among them and cannot be sent."""
+    """Bodies of one content type while no message has other properties, else whole messages. Also notes the places of
+    messages that cannot be sent."""
 
     __slots__ = ("bodies", "content_type", "messages", "own_ids", "refused", "size")
 
@@ -28,23 +27,23 @@ class Batch:
         self.messages: list[msgspec.Raw] | None = None
         self.content_type = content_type
         self.own_ids: set[int] = set()
-        """Of those that are sent, the places of the ones that have deduplication ids of their own."""
+        """Places, among those sent, of messages that have deduplication ids of their own."""
         self.refused: dict[int, BrokerError] = {}
-        """Why some are not sent, by their places among all, in order."""
+        """Why a message is not sent, by its place among all, in order."""
         self.size = 0
 
     @property
     def count(self) -> int:
-        """How many are sent."""
+        """How many messages are sent."""
         return len(self.bodies) if self.messages is None else len(self.messages)
 
     @property
     def total(self) -> int:
-        """How many it stands for, those that are not sent too."""
+        """How many messages there were, including those that are not sent."""
         return self.count + len(self.refused)
 
     def place_of(self, sent: int) -> int:
-        """The place among all of one that is sent, by its place among those."""
+        """A sent message's place among all, from its place among those sent."""
         place = sent
         for refused in self.refused:
             if refused > place:
@@ -56,11 +55,11 @@ class Batch:
         return self.total < count_max and self.size + size <= bytes_max
 
     def takes_bodies_of(self, content_type: str | None) -> bool:
-        """Whether all that is here are bodies of this content type."""
+        """Whether the batch is empty or holds bodies of this content type."""
         return self.messages is None and (self.content_type == content_type or not self.bodies)
 
     def takes_messages(self) -> bool:
-        """Whether all that is here are whole messages."""
+        """Whether the batch is empty or holds whole messages."""
         return self.messages is not None or not self.bodies
 
     def refuse(self, error: BrokerError) -> None:
@@ -78,8 +77,8 @@ class Batch:
     def add_message(self, message: msgspec.Raw, *, has_own_id: bool) -> int:
         """Returns its place."""
         if self.messages is None:
-            said = self.content_type
-            self.messages = [raw_message(Publication(body=body, content_type=said)) for body in self.bodies]
+            content_type = self.content_type
+            self.messages = [raw_message(Publication(body=body, content_type=content_type)) for body in self.bodies]
         place = len(self.messages)
         if has_own_id:
             self.own_ids.add(place)
@@ -90,7 +89,7 @@ class Batch:
     def payload(self, queue: str, *, brief: bool = False) -> PublishBatch:
         if self.messages is None:
             return PublishBatch(queue, bodies=self.bodies, content_type=self.content_type, brief=brief)
-        # Of those with ids of their own it matters which one was a duplicate.
+        # A message with an id of its own needs to know whether it was the duplicate.
         return PublishBatch(queue, messages=self.messages, brief=brief and not self.own_ids)
 
 
@@ -103,7 +102,7 @@ def message_size(message: msgspec.Raw) -> int:
 
 
 def raw_message(publication: Publication) -> msgspec.Raw:
-    """A message as it travels; raises `InvalidArgument` where it cannot."""
+    """A message as it is sent; raises `InvalidArgument` where it cannot be encoded."""
     try:
         return msgspec.Raw(encode(publication))
     except _UNSENDABLE as error:
@@ -111,7 +110,7 @@ def raw_message(publication: Publication) -> msgspec.Raw:
 
 
 def _culprit(publication: Publication) -> str:
-    """Which property it is that cannot be sent; of headers, which one."""
+    """The property, or the header, that cannot be sent."""
     for field in publication.__struct_fields__:
         value = getattr(publication, field)
         parts: dict[str, object] = (

@@ -1,8 +1,8 @@
 """`put_many`: any number of messages, cut into batches, several of them under way at a time.
 
-Memory is bounded by the batches under way, whatever the source holds. A source that is an async iterator is read ahead
-by one batch, so that a slow one still has its messages sent as they come. A message that cannot be sent, and a source
-that fails, keep nothing of the rest from being put.
+Memory is bounded by the batches under way, however large the source is. An async iterator is read ahead by one batch,
+so the messages of a slow one are still sent as they come. A message that cannot be sent does not stop the others, and
+when the source fails what it gave before is still put.
 
     source ──▶ Batch, Batch, ... ──▶ Publisher.put (waits for room) ──▶ Tally, in order of the source
 """
@@ -22,8 +22,7 @@ from smista.client.publication import Publication, body_of
 from smista.client.publisher import published
 from smista.client.session import Pending
 from smista.client.wire import BatchAnswer, Result, decode_batch_answer
-from smista.core.errors import MessageTooLarge
-from smista.errors import BrokerError
+from smista.errors import BrokerError, MessageTooLarge
 
 ERRORS_MAX = 1_000
 
@@ -32,8 +31,8 @@ OnResult: TypeAlias = Callable[[int, Published | BrokerError], object]
 
 
 class Cutter:
-    """Cuts what it is fed: a batch is given out when it has `batch_count` messages or `batch_bytes`, or when the next
-    message is of another kind. What cannot be sent keeps nothing else from being sent: the batch notes why."""
+    """Cuts messages into batches: one is full at `batch_count` messages or `batch_bytes`, or when the next message is
+    of another kind. For a message that cannot be sent the batch notes why."""
 
     def __init__(self, batch_count: int, batch_bytes: int) -> None:
         self._batch_count = batch_count
@@ -84,7 +83,7 @@ class Cutter:
 
 
 class Batches:
-    """The batches of a source. One that fails ends them: when they are over, `failure` is what it raised."""
+    """The batches of a source. When the source fails they end, and `failure` is what it raised."""
 
     def __init__(self, source: Iterable[Any], batch_count: int, batch_bytes: int) -> None:
         self._source = source
@@ -105,7 +104,7 @@ class Batches:
             except Exception as error:
                 self.failure = error
                 is_over = True
-            # Outside, since what those raise whom it is given to is none of the source's errors.
+            # Outside the `try`, so that errors of whoever consumes the batches are not taken for the source's.
             if batch is None:
                 batch = self._cutter.rest()
             if batch is not None:
@@ -113,7 +112,7 @@ class Batches:
 
 
 class BatchesAsTheyCome:
-    """As `Batches`, of an async source; what is there is given out when the source has nothing more just now."""
+    """As `Batches`, for an async source; a batch that is not full goes out while the source has nothing more."""
 
     def __init__(self, source: AsyncIterable[Any], batch_count: int, batch_bytes: int) -> None:
         self._source = source
@@ -130,7 +129,7 @@ class BatchesAsTheyCome:
             while not is_over:
                 await self._has_some.wait()
                 self._has_some.clear()
-                is_over = reader.done()  # asked first: what it has read until then is given out below
+                is_over = reader.done()  # checked first: what it has read by now is given out below
                 while self._full:
                     yield self._full.popleft()
                     self._is_taken.set()
@@ -156,7 +155,7 @@ class BatchesAsTheyCome:
 
 
 class Tally:
-    """Counts what becomes of the batches, in order."""
+    """Counts the outcomes of the batches, in order."""
 
     def __init__(self, on_progress: OnProgress | None, on_result: OnResult | None) -> None:
         self.summary = PutSummary()
@@ -165,11 +164,11 @@ class Tally:
         self._on_result = on_result
 
     def count(self, pending: Pending, batch: Batch) -> None:
-        """Count an answered batch; raises what the broker refuses all of them for, this batch and any other."""
+        """Count an answered batch; raises an error that concerns every batch, such as that there is no such queue."""
         try:
             answer = decode_batch_answer(pending.answer.result())
         except MessageTooLarge as error:
-            # As a request, which says nothing of the next one.
+            # This request was too large; the next one may not be.
             self._count_each([another(error) for _ in range(batch.count)], batch)
         else:
             if answer.results:
@@ -180,7 +179,7 @@ class Tally:
             self._on_progress(self.summary.count)
 
     def _count_each(self, outcomes: Iterable[Published | BrokerError], batch: Batch) -> None:
-        """Count those that were sent and those that were not, as they came."""
+        """Count the messages that were sent and those that were not, in the order of the source."""
         sent = iter(outcomes)
         for place in range(batch.total):
             self._count_outcome(batch.refused.get(place) or next(sent))
@@ -199,14 +198,14 @@ class Tally:
             self._count_refused(start + place, refused[place])
 
     def count_rest(self, rest: Iterable[tuple[Pending, Batch]], error: BrokerError) -> None:
-        """Count what was under way when a batch was refused with `error`, and note there how many were accepted."""
+        """Count what was under way when a batch failed with `error`, and add a note of how many were accepted."""
         for pending, batch in rest:
             with contextlib.suppress(BrokerError):
                 self.count(pending, batch)
         error.add_note(f"{self._accepted('these')} accepted.")
 
     def check_source(self, failure: Exception | None) -> None:
-        """Raise what the source raised, now that all it gave before is counted."""
+        """Raise the error of the source, after all it gave before is counted."""
         if failure is not None:
             refused = f", {self.summary.refused} refused" if self.summary.refused else ""
             if self.summary.count:

@@ -1,4 +1,4 @@
-"""What the groups of calls share: a session, a namespace, and a way to ask."""
+"""What the groups of calls share: a session, a namespace, and a way to send a command."""
 
 from __future__ import annotations
 
@@ -27,10 +27,21 @@ class Calls:
     async def _ask(self, command: str, answer: type[T], *, is_repeatable: bool = False, **fields: Any) -> T:
         """Carry out a command; fields that are None are not sent.
 
-        `is_repeatable` says that doing it twice does no harm, so that it may be sent again after a break.
+        With `is_repeatable`, for commands that do no harm when done twice, it is sent again after a break.
         """
         payload = {name: value for name, value in fields.items() if value is not None}
         if self._namespace is not None:
             payload["namespace"] = self._namespace
         decode: Callable[[msgspec.Raw], T] = decoder(cast(Any, answer))
         return await self._session.call(command, payload, decode, is_repeatable=is_repeatable)
+
+    async def _all(self, command: str, answer: type[Any], field: str, **fields: Any) -> list[Any]:
+        """What the pages of a list have in this field, all of them."""
+        found: list[Any] = []
+        after = None
+        while True:
+            page = await self._ask(command, answer, is_repeatable=True, after=after, **fields)
+            found += getattr(page, field)
+            after = page.after
+            if after is None:
+                return found

@@ -1,7 +1,7 @@
-"""One WebSocket to the broker, from its opening to its end. It is never opened again: that is the session's business.
+"""One WebSocket to the broker, from its opening to its end. Reconnecting is up to the session.
 
-Frames to be sent are queued and written by one task, so that whoever sends never waits; how much may be on its way is
-bounded by those who send (see `window.py`), not here.
+Frames are queued and written by one task, so that `send` never waits. What may be unconfirmed at a time is bounded by
+the callers (see `window.py`), not here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, InvalidURI
 from websockets.typing import Subprotocol
 
-from smista.client.address import DEFAULT_PORT, shown_address
+from smista.address import DEFAULT_PORT, shown_address
 from smista.client.errors import ConnectionFailed
 from smista.client.wire import SUBPROTOCOL
 
@@ -26,7 +26,7 @@ _PING_INTERVAL_S = 20.0
 _WRITE_BYTES_MAX = 1 << 20
 _TOO_BIG = 1009
 _FRAME_BYTES_MAX = 1 << 31
-"""Where the broker does not say; it closes the connection then, and the session guesses for which frame."""
+"""Where the broker gives no limit. It then closes the connection, and the session guesses which frame was too long."""
 
 
 class Connection:
@@ -39,7 +39,7 @@ class Connection:
         self._is_closing = False
         self._writer = asyncio.create_task(self._write(), name="smista-writer")
         self.frame_bytes_max = _frame_bytes_max(socket)
-        """The longest frame the broker says it takes."""
+        """The longest frame the broker takes."""
         self.is_over = False
         self.ending = ""
         """Why it is over."""
@@ -78,7 +78,7 @@ class Connection:
         try:
             return await self._socket.recv(decode=False)
         except ConnectionClosed as closed:
-            self.end(_told(closed))
+            self.end(_reason(closed))
             raise EOFError(self.ending) from None
 
     @property
@@ -87,16 +87,16 @@ class Connection:
         return self._socket.close_code == _TOO_BIG
 
     def end(self, why: str) -> None:
-        """Give it up at once; what is still to be sent is not."""
+        """Abort it at once; frames still queued are not sent."""
         if not self.is_over:
             self.is_over = True
-            self.ending = why.rstrip(".")  # others make a sentence of it
+            self.ending = why.rstrip(".")  # it becomes part of a sentence
             self._writer.cancel()
             if not self._socket.transport.is_closing():
                 self._socket.transport.abort()
 
     async def close(self) -> None:
-        """Send what is to be sent, and end it in order."""
+        """Send the frames still queued, then close it in order."""
         self._is_closing = True
         self._has_frames.set()
         await asyncio.wait({self._writer}, timeout=_CLOSE_TIMEOUT_S)
@@ -112,12 +112,12 @@ class Connection:
                 while outbox:
                     await self._socket.send(outbox.popleft())
         except ConnectionClosed:
-            pass  # `receive` hears of it too, and tells why
+            pass  # `receive` meets it too, and notes why
 
 
 def _frame_bytes_max(socket: ClientConnection) -> int:
-    said = "" if socket.response is None else socket.response.headers.get("Smista-Frame-Bytes-Max", "")
-    return int(said) if said.isdecimal() else _FRAME_BYTES_MAX
+    limit = "" if socket.response is None else socket.response.headers.get("Smista-Frame-Bytes-Max", "")
+    return int(limit) if limit.isdecimal() else _FRAME_BYTES_MAX
 
 
 def _failed(url: str, error: Exception, timeout_ms: int) -> ConnectionFailed:
@@ -135,13 +135,13 @@ def _failed(url: str, error: Exception, timeout_ms: int) -> ConnectionFailed:
         return ConnectionFailed(f"What listens at {address} answered {status} to the opening of a stream: {cause}.")
     if isinstance(error, InvalidMessage):
         return ConnectionFailed(
-            f"What listens at {address} does not speak HTTP: give the port of the broker's HTTP, {DEFAULT_PORT} unless "
-            "it was told otherwise, and not that of AMQP."
+            f"What listens at {address} does not speak HTTP: give the broker's HTTP port, {DEFAULT_PORT} by default, "
+            "not its AMQP port."
         )
     if isinstance(error, TimeoutError):
         problem = f"no answer within {timeout_ms} ms"
     elif isinstance(error, OSError):
-        # asyncio's sentence names the address once more; names that nobody knows have numbers of their own, below 0.
+        # asyncio's sentence repeats the address; errors of name resolution have numbers below 0.
         problem = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
     else:
         problem = str(error) or type(error).__name__
@@ -150,7 +150,7 @@ def _failed(url: str, error: Exception, timeout_ms: int) -> ConnectionFailed:
     )
 
 
-def _told(closed: ConnectionClosed) -> str:
+def _reason(closed: ConnectionClosed) -> str:
     received = closed.rcvd
     if received is None:
         return "the connection broke"
@@ -158,9 +158,9 @@ def _told(closed: ConnectionClosed) -> str:
 
 
 def _sentence(body: bytes | bytearray) -> str | None:
-    """Why a broker lets nobody in under this name, in its own words; None where it was no broker that answered."""
+    """The broker's reason for refusing requests under this host name; None where no broker answered."""
     try:
-        said = msgspec.json.decode(body)["error"]["message"]
+        message = msgspec.json.decode(body)["error"]["message"]
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError):
         return None
-    return said.rstrip(".") if isinstance(said, str) else None
+    return message.rstrip(".") if isinstance(message, str) else None

@@ -1,12 +1,12 @@
-"""One consumer of a worker: takes from its queue, has so many handlers run at a time, keeps their leases alive.
+"""One consumer of a worker: takes messages from its queue, runs handlers for them, and extends their leases.
 
-A handler that hangs, and a process that is stopped in the middle, must lose their message, and one that is merely slow
-must keep it. So deliveries have a lease, and while a handler runs the lease is extended, up to `max_run_ms`; after that
-it runs out, and the broker gives the message to somebody else. What waits for a handler is kept as long as one of them
-still works. When all hang, nobody here will ever look at it, so it is given back, uncounted, and no more is taken until
-one of them has ended: else it would come again and again, and fail each time by running out of its lease.
+A handler that hangs must lose its message, and so must a process that is stopped in the middle; a handler that is
+merely slow must keep it. So deliveries have a lease, which is extended while the handler runs, up to `max_run_ms`.
+After that the lease runs out, and the broker gives the message to another consumer. Messages that wait for a handler
+are kept as long as at least one handler works. When all of them hang, the waiting messages are released, and no more
+are taken until a handler ends; otherwise each would come again and again, and fail each time because its lease ran out.
 
-A subscription that ends, because its queue is gone, is tried again with a back-off: the queue may come.
+A subscription that ends because its queue is gone is retried with a back-off: the queue may be declared again.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Consumer:
         self._subscription: Subscription[Delivered] | None = None
         self._running_since_s: dict[Delivered, float] = {}
         self._given_up: set[Delivered] = set()
-        """Of those that run, the ones whose leases are not extended any more."""
+        """Deliveries whose handlers run, but whose leases are not extended any more."""
         self._is_stalled = False
-        """Whether all handlers hang, and nothing is taken."""
+        """Whether all handlers hang, so that no message is taken."""
         self._is_stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until `stop`, and until the handlers that were running then have ended."""
+        """Run until `stop` is called and the handlers that were running then have ended."""
         backoff = Backoff(_RETRY_BASE_MS, _RETRY_CAP_MS)
         try:
             while not self._is_stopping.is_set():
@@ -78,7 +78,7 @@ class Consumer:
             await self._subscription.stop()
 
     async def _consume(self, backoff: Backoff) -> BrokerError | None:
-        """Have messages handled until the subscription ends; returns why it did."""
+        """Handle messages until the subscription ends; returns why it ended."""
         self._subscribe()
         keeper = asyncio.create_task(self._keep_leases())
         slots = [asyncio.create_task(self._take(backoff)) for _ in range(self._settings.concurrency)]
@@ -107,7 +107,7 @@ class Consumer:
 
     async def _take(self, backoff: Backoff) -> BrokerError:
         while True:
-            # Asked each time: it is another one after all handlers have hung.
+            # Read each time: there is a new subscription after all handlers hung.
             subscription = self._subscription
             assert subscription is not None
             try:
@@ -127,7 +127,8 @@ class Consumer:
         try:
             settling = await self._handler.handle(delivery, self._threads)
         except asyncio.CancelledError:
-            # Told to stop in the middle. A function in a thread runs on, so its message is left to count as failed.
+            # Stopped in the middle. A function in a thread cannot be stopped, so its message is left to count as
+            # failed.
             if self._handler.is_async and not delivery.is_settled:
                 delivery.settle_soon(RELEASE)
             raise

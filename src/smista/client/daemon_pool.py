@@ -42,7 +42,7 @@ class DaemonPool(Executor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
-        """Let the threads end when they have nothing more to do; they are waited for only when asked."""
+        """Let the threads end when their work is done; joins them only with `wait`."""
         for _ in self._threads:
             self._work.put(None)
         if wait:

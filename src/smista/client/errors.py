@@ -1,16 +1,8 @@
-"""What can go wrong between a program and its broker.
+"""Errors that only clients raise; `smista.errors` draws the tree of all.
 
-    BrokerError
-    ├── ConnectionFailed     nobody answers at the address, or not as a broker does
-    ├── ConnectionLost       the connection broke while this was in flight: it may or may not have happened
-    ├── ClientClosed         the client was closed, or belongs to another process
-    ├── InternalError        the broker is at fault; its log says more
-    ├── ServerError          an error of the broker's that this client does not know; `code` is the broker's
-    └── WorkerNotFound       `smista worker module:app` names no worker
-
-What the broker refuses arrives as the class that the broker itself raised, found by its code: `QueueNotFound` is
-`smista.core.errors.QueueNotFound` on both sides, `InvalidRequest` is `smista.errors.InvalidRequest`. Only the sentence
-travels, so attributes such as `ExchangeNotFound.exchange` are not there.
+An error of the broker arrives as the class that the broker itself raised, found by its code: `QueueNotFound` is
+`smista.errors.QueueNotFound` on both sides, `InvalidRequest` is `smista.errors.InvalidRequest`. Only code and
+message are sent, so attributes such as `ExchangeNotFound.exchange` are missing.
 """
 
 from __future__ import annotations
@@ -18,41 +10,55 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from smista import errors as broker_errors
-from smista.core import errors as core_errors
+from smista import errors
 from smista.errors import BrokerError
 
 
-class ConnectionFailed(BrokerError):
+class ClientError(BrokerError):
+    """The root of those that do not come from the broker; never raised itself."""
+
+    code: ClassVar[str] = "client_error"
+
+
+class ConnectionFailed(ClientError):
+    """No broker answers at the address; the request was not sent."""
+
     code: ClassVar[str] = "connection_failed"
 
 
-class ConnectionLost(BrokerError):
+class ConnectionLost(ClientError):
+    """The connection broke before the answer: the request may or may not have been carried out."""
+
     code: ClassVar[str] = "connection_lost"
 
 
-class ClientClosed(BrokerError):
+class ClientClosed(ClientError):
+    """The client was closed, or belongs to another process."""
+
     code: ClassVar[str] = "client_closed"
 
 
 class InternalError(BrokerError):
+    """A bug in the broker; its log has the details."""
+
     code: ClassVar[str] = "internal_error"
 
 
 class ServerError(BrokerError):
+    """An error code that this client does not know."""
+
     code: ClassVar[str] = "server_error"
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
-        # Each error has its code in its class; here it is known only now.
+        # Other errors have their code in the class; here it is the broker's.
         self.__dict__["code"] = code
 
 
-class WorkerNotFound(BrokerError):
+class WorkerNotFound(ClientError):
+    """`smista worker module:app` names no worker."""
+
     code: ClassVar[str] = "worker_not_found"
-
-
-_MODULES = (core_errors.__name__, broker_errors.__name__)
 
 
 def _descendants(error: type[BrokerError]) -> Iterator[type[BrokerError]]:
@@ -63,24 +69,23 @@ def _descendants(error: type[BrokerError]) -> Iterator[type[BrokerError]]:
 
 _BY_CODE: dict[str, type[BrokerError]] = {
     InternalError.code: InternalError,
-    **{error.code: error for error in _descendants(BrokerError) if error.__module__ in _MODULES},
+    **{error.code: error for error in _descendants(BrokerError) if error.__module__.startswith(errors.__name__)},
 }
 
 
 def error_from(code: str, message: str) -> BrokerError:
-    """The broker's error as an exception of the class the broker knows it by."""
+    """The broker's error as an exception of its own class."""
     known = _BY_CODE.get(code)
     if known is None:
         return ServerError(code, message)
-    # Their constructors make the sentence out of its parts; here it is made already.
+    # Without `__init__`: some constructors build the message from parts, and here it is complete.
     error = known.__new__(known, message)
     assert isinstance(error, BrokerError)
     return error
 
 
 def another(error: BrokerError) -> BrokerError:
-    """The same error for one more caller. Whoever hears of an error may raise it, add notes to it and keep it, so each
-    has one of its own."""
+    """A copy of an error for another caller: each may raise it, add notes to it and keep it."""
     copy = type(error).__new__(type(error), *error.args)
     copy.__dict__.update({name: value for name, value in error.__dict__.items() if name != "__notes__"})
     return copy

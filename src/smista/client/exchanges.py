@@ -20,7 +20,7 @@ class ExchangeCalls(Calls):
         internal: bool = False,
         alternate: str | None = None,
     ) -> None:
-        """Make an exchange, or see that it is there with these settings, else `ExchangeDiffers`."""
+        """Make an exchange. One that exists must have these settings, else this raises `ExchangeDiffers`."""
         await self._ask(
             "exchange.declare",
             Done,
@@ -38,15 +38,8 @@ class ExchangeCalls(Calls):
         await self._ask("exchange.delete", Done, exchange=name, if_unused=if_unused)
 
     async def exchanges(self) -> list[Exchange]:
-        """All exchanges, those that the broker has by itself too."""
-        found: list[Exchange] = []
-        after = None
-        while True:
-            page = await self._ask("exchange.list", Exchanges, is_repeatable=True, after=after)
-            found += page.exchanges
-            after = page.after
-            if after is None:
-                return found
+        """All exchanges, including those that the broker declares itself."""
+        return await self._all("exchange.list", Exchanges, "exchanges")
 
     async def bind(
         self,
@@ -57,7 +50,7 @@ class ExchangeCalls(Calls):
         to_exchange: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """Have an exchange send what matches to a queue, or to another exchange."""
+        """Have an exchange send the messages that match to a queue, or to another exchange."""
         await self._ask(
             "exchange.bind",
             Done,
@@ -78,7 +71,7 @@ class ExchangeCalls(Calls):
         to_exchange: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take a binding away; fine where there is none."""
+        """Remove a binding; it is no error if there is none."""
         await self._ask(
             "exchange.unbind",
             Done,
@@ -91,13 +84,7 @@ class ExchangeCalls(Calls):
 
     async def bindings(self, exchange: str | None = None) -> list[Binding]:
         """All bindings, or those that lead from one exchange."""
-        found: list[Binding] = []
-        after: int | None = 0
-        while after is not None:
-            page = await self._ask("exchange.bindings", Bindings, is_repeatable=True, exchange=exchange, after=after)
-            found += page.bindings
-            after = page.after
-        return found
+        return await self._all("exchange.bindings", Bindings, "bindings", exchange=exchange)
 
     async def route(self, exchange: str, routing_key: str = "", *, headers: Mapping[str, Any] | None = None) -> Route:
         """Where a message would go, and why; nothing is published."""

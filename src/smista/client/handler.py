@@ -1,12 +1,12 @@
-"""A function that handles messages: what it wants to be given, and what its end means for the message.
+"""A function that handles messages: which argument it takes, and how its outcome settles the message.
 
 returns                  ack
 raises Retry(delay_ms=)  nack: retried after that long, while retries are left
 raises Reject            nack, a dead letter at once
 raises anything else     nack with its text, retried after the queue's back-off
 
-Anything else is anything: a handler that calls `sys.exit`, or whose exception has no text, fails like any other, and
-the next message has its turn.
+"Anything else" includes `sys.exit` and exceptions whose text cannot be read: they fail the message like any other, and
+the worker goes on with the next one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 
 from smista.client.message import Delivered, Delivery, SyncDelivery, nacking, text_of
 from smista.client.settling import ACK, Settling
-from smista.core.errors import InvalidArgument
+from smista.errors import InvalidArgument
 
 logger = logging.getLogger("smista.worker")
 CANCEL_TIMEOUT_S = 5.0
@@ -37,7 +37,7 @@ class Reject(Exception):
 
 
 class Retry(Exception):
-    """Raise it to have the message again after `delay_ms` (else after the queue's back-off); counts as a failure."""
+    """Raise it to get the message again after `delay_ms` (default: the queue's back-off); counts as a failure."""
 
     def __init__(self, reason: str = "", *, delay_ms: int | None = None) -> None:
         super().__init__(reason)
@@ -57,22 +57,22 @@ class Handler:
         self.kind: type[Delivered] = wanted if self.takes_delivery else Delivery
 
     async def handle(self, delivery: Delivered, threads: Executor | None) -> Settling | None:
-        """Call it; returns what shall become of the delivery, None where nobody can say: it was told to stop and did
-        not. Raises `CancelledError` when whoever handles is cancelled, and the function has ended because of that."""
+        """Call the function; returns how to settle the delivery, or None where that is unknown, because the function
+        was cancelled and did not stop. Raises `CancelledError` when this was cancelled and the function has ended."""
         try:
             argument = self._argument(delivery)
         except (ValueError, msgspec.DecodeError) as problem:
             logger.error("Message %s of queue %r cannot be read: %s", delivery.id, delivery.queue, problem)
             return nacking(problem, requeue=False)
         if threads is not None:
-            # As a result, since not every exception can pass through a future: StopIteration cannot.
+            # Returned rather than raised: not every exception can pass through a future; StopIteration cannot.
             result, error = await asyncio.get_running_loop().run_in_executor(threads, _called, self.function, argument)
             if error is not None or not (inspect.isawaitable(result) or inspect.isasyncgen(result)):
                 return self._settling(delivery, error)
             running = asyncio.ensure_future(_finished(result))
         else:
             running = asyncio.ensure_future(_awaited(self.function, argument))
-        # A task of its own: whatever the function does to the one it runs in, it is not ours.
+        # A task of its own: what the function does to its task, such as cancelling it, must not affect ours.
         try:
             await asyncio.wait({running})
         except asyncio.CancelledError:
@@ -93,26 +93,26 @@ class Handler:
             )
             return None
         if running.cancelled() or running.result() is None or isinstance(running.result(), asyncio.CancelledError):
-            # Also where it swallowed that and returned: nobody can say whether it had done its work.
+            # Also where it caught that and returned: whether its work was done is unknown.
             raise asyncio.CancelledError
         return self._settling(delivery, running.result())
 
     def _settling(self, delivery: Delivered, error: BaseException | None) -> Settling:
-        """What the end of the function means."""
+        """How the outcome of the function settles the delivery."""
         match error:
             case None:
                 return ACK
             case Reject():
-                said = text_of(error)
-                logger.warning("Message %s of queue %r was rejected: %s", delivery.id, delivery.queue, said)
-                return nacking(said or "Reject", requeue=False)
+                reason = text_of(error)
+                logger.warning("Message %s of queue %r was rejected: %s", delivery.id, delivery.queue, reason)
+                return nacking(reason or "Reject", requeue=False)
             case Retry():
-                said = text_of(error)
+                reason = text_of(error)
                 try:
-                    settling = nacking(said or "Retry", delay_ms=error.delay_ms)
+                    settling = nacking(reason or "Retry", delay_ms=error.delay_ms)
                 except InvalidArgument as mistake:
                     return self._settling(delivery, mistake)
-                logger.info("Message %s of queue %r will be retried: %s", delivery.id, delivery.queue, said)
+                logger.info("Message %s of queue %r will be retried: %s", delivery.id, delivery.queue, reason)
                 return settling
             case _:
                 logger.error(
@@ -132,11 +132,11 @@ class Handler:
 
 
 def _called(function: Callable[..., Any], argument: object) -> tuple[object, BaseException | None]:
-    """Call a plain function in a thread: what it returned, or what it raised, whatever that is."""
+    """Call a plain function in a thread; returns its result and its exception, of which one is None."""
     try:
         result = function(argument)
         if inspect.isgenerator(result):
-            # It has not begun before somebody asks it.
+            # A generator does nothing until it is iterated.
             collections.deque(result, maxlen=0)
         return result, None
     except BaseException as error:
@@ -144,7 +144,7 @@ def _called(function: Callable[..., Any], argument: object) -> tuple[object, Bas
 
 
 async def _awaited(function: Callable[..., Any], argument: object) -> BaseException | None:
-    """Call a function on the loop; returns what it raised, since not every exception can pass through a task."""
+    """Call a function on the loop; returns its exception, since not every exception can pass through a task."""
     try:
         return await _finished(function(argument))
     except BaseException as error:
@@ -152,7 +152,7 @@ async def _awaited(function: Callable[..., Any], argument: object) -> BaseExcept
 
 
 async def _finished(result: object) -> BaseException | None:
-    """See to it that what a function returned has run: behind a decorator it may be a coroutine, or a generator."""
+    """Run what a function returned to its end: behind a decorator it may be a coroutine, or a generator."""
     try:
         while inspect.isawaitable(result):
             result = await result
@@ -176,20 +176,20 @@ def _is_coroutine(function: object) -> bool:
 
 
 def name_of(function: object) -> str:
-    """As a program's author knows it: `place_order`, `Shop.place_order`, for an object that is called its class."""
+    """The name as in the source: `place_order`, `Shop.place_order`; for a callable object its class."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def _first_annotation(function: Callable[..., Any]) -> Any:
-    """What the function says it takes; raises `InvalidArgument` for one that cannot take a message."""
+    """The annotation of its first parameter; raises `InvalidArgument` for a function that cannot take a message."""
     if not callable(function):
         raise InvalidArgument(f"A handler is a function, not {type(function).__name__}.")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return None  # one in C, which does not tell
+        return None  # written in C, without a signature
     try:
         signature.bind(None)
     except TypeError as problem:
@@ -204,7 +204,7 @@ def _first_annotation(function: Callable[..., Any]) -> Any:
 
 
 def _evaluated(function: Callable[..., Any], signature: inspect.Signature) -> inspect.Signature:
-    """With the annotations that are written as text evaluated, where they can be."""
+    """The signature with text annotations evaluated, where that is possible."""
     try:
         return inspect.signature(function, eval_str=True)
     except Exception:

@@ -1,10 +1,9 @@
-"""A value as the JSON that is stored.
+"""Encodes a value as the JSON that is stored.
 
-What JSON has no words for is refused rather than stored as something else: NaN and infinity, which msgspec writes as
-`null`, and bytes inside a value, which it writes as base64 text. Whoever reads the message could not tell them apart
-from what they became. What has a usual form in JSON is written in that form: a `Decimal`, a `UUID`, dates and times as
-text, tuples and sets as arrays, dataclasses and `msgspec.Struct`s as objects, an enum's member as its value, numbers as
-names in an object as text.
+Values that JSON cannot represent are refused rather than stored as something else: NaN and infinity, which msgspec
+would write as `null`, and bytes inside a value, which it would write as base64 text. Types with a usual form in JSON
+are written in that form: `Decimal`, `UUID`, dates and times as text, tuples and sets as arrays, dataclasses and
+`msgspec.Struct`s as objects, a member of an enum as its value, numeric keys as text.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _BYTES = (bytes, bytearray, memoryview)
 
 
 def encode_json(value: object) -> bytes:
-    """Raises `ValueError` with what is wrong, and where."""
+    """Raises `ValueError`, which names the place and the problem."""
     try:
         text = _encode(value)
         if not _is_plain(value):
             for place, problem in _problems(value, ""):
-                raise ValueError(f"{place or 'it'} is {problem}, for which JSON has no words")
+                raise ValueError(f"{place or 'it'} is {problem}, which JSON cannot represent")
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except (TypeError, OverflowError, msgspec.MsgspecError) as error:
@@ -35,7 +34,7 @@ def encode_json(value: object) -> bytes:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether there is surely nothing wrong. Every message that is a value passes here, so nothing is built."""
+    """Whether the value certainly has no problem. Every JSON message passes here, so it allocates nothing."""
     kind = type(value)
     if kind is dict:
         for name, item in value.items():
@@ -48,7 +47,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _problems(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """What is wrong, and where."""
+    """Each problem, with its place."""
     if type(value) in _PLAIN:
         return
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""What comes in pages, a message at a time or a page at a time."""
+"""Results that are fetched in pages and read by item or by page."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ T = TypeVar("T")
 class Page(msgspec.Struct):
     messages: list[Message]
     after: int | str | None = None
-    """Where the next one starts; None when this was the last."""
+    """Where the next page starts; None after the last."""
 
 
 class Pages(Generic[T]):
-    """An async iterator; pages are fetched as it goes, so what changes meanwhile may or may not be seen."""
+    """An async iterator that fetches a page at a time; changes made meanwhile may or may not be seen."""
 
     def __init__(self, fetch: Callable[[int | str | None], Awaitable[tuple[list[T], int | str | None]]]) -> None:
-        """`fetch` gets where to start, and returns a page and where the next one starts."""
+        """`fetch` takes the start of a page, and returns its items and the start of the next one."""
         self._fetch = fetch
         self._after: int | str | None = None
         self._is_over = False
         self._page: deque[T] = deque()
 
     async def next_page(self) -> list[T]:
-        """The next messages, at least one; an empty list at the end."""
+        """The next items, at least one; an empty list at the end."""
         while not self._page and not self._is_over:
             found, self._after = await self._fetch(self._after)
             self._is_over = self._after is None

@@ -1,4 +1,4 @@
-"""Calls about policies: settings that an operator gives to all queues of a name pattern."""
+"""Calls about policies: settings that an operator gives to all queues whose names match a pattern."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from smista.client.queues import SettingsGiven
 
 class PolicyCalls(Calls):
     async def set_policy(self, name: str, pattern: str, *, priority: int = 0, **given: Unpack[SettingsGiven]) -> int:
-        """Give these settings to all queues whose names match `pattern`, there already or to come; returns
-        for how many queues it holds now.
+        """Give these settings to all queues whose names match `pattern`, present and future; returns to how many queues
+        it applies now.
 
-        In a pattern `*` stands for anything, `?` for one character. Of several policies that match a queue the one of
-        the highest priority holds. What a queue was declared with comes back when the policy is deleted.
+        In a pattern `*` matches any text and `?` one character. If several policies match a queue, the one with the
+        highest priority applies. When the policy is deleted, its queues have the settings they were declared with.
         """
         answer = await self._ask(
             "policy.set",
@@ -29,9 +29,9 @@ class PolicyCalls(Calls):
         return answer.queues
 
     async def policies(self) -> list[Policy]:
-        """All policies, the one that wins first."""
+        """All policies, in order of precedence."""
         return (await self._ask("policy.list", Policies, is_repeatable=True)).policies
 
     async def delete_policy(self, name: str) -> None:
-        """Delete a policy: its queues are again as they were declared."""
+        """Delete a policy: its queues have the settings they were declared with again."""
         await self._ask("policy.delete", Done, policy=name)

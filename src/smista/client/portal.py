@@ -1,16 +1,18 @@
-"""From threads to an event loop: run a coroutine there and wait for it here.
+"""Runs coroutines on an event loop in another thread and waits for them.
 
 The synchronous client has one loop in one daemon thread. It ends with `close`, or with the interpreter.
 
-What is handed over is a function that makes the coroutine, not a coroutine: a thread can be interrupted between any two
-calls, and one that was made and not handed over yet would never be awaited.
+The loop is given a function that makes the coroutine, not a coroutine: a thread can be interrupted between any two
+calls, and a coroutine that was made but not handed over would never be awaited.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
@@ -20,14 +22,29 @@ T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
 """Called on the loop."""
 _JOIN_TIMEOUT_S = 5.0
+_SIGNALS_S = 0.5
+"""How long a thread waits before it looks whether a signal came."""
+
+
+def acquire(lock: threading.Lock | threading.RLock, timeout_s: float | None = None) -> bool:
+    """Acquire a lock; False if it took longer than `timeout_s`.
+
+    A thread that waits for a lock without end may never see a Ctrl-C: one that comes just before it begins to wait, or
+    that the system gives to another thread, does not wake it. So it wakes by itself from time to time.
+    """
+    deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    while not lock.acquire(timeout=max(0.0, min(_SIGNALS_S, deadline_s - time.monotonic()))):
+        if time.monotonic() >= deadline_s:
+            return False
+    return True
 
 
 class Call(Generic[T]):
     """A coroutine that a loop runs and a thread waits for.
 
-    Not a `concurrent.futures.Future`: a thread that is interrupted (Ctrl-C, a signal handler that raises) in the wrong
-    moment leaves one locked, and then the loop waits for ever. Here they share nothing but one lock, which only the
-    loop releases.
+    Not a `concurrent.futures.Future`: a thread that is interrupted (Ctrl-C, a signal handler that raises) at the wrong
+    moment leaves it locked, and then the loop waits for ever. Here both share a single lock, which only the loop
+    releases.
     """
 
     __slots__ = ("_done", "_error", "_is_unwanted", "_loop", "_result", "_task", "_work")
@@ -47,12 +64,12 @@ class Call(Generic[T]):
         return not self._done.locked()
 
     def wait(self) -> T:
-        """What the coroutine returns or raises."""
+        """Wait; returns or raises what the coroutine does."""
         try:
-            self._done.acquire()
+            acquire(self._done)
             self._done.release()
         except BaseException:
-            # Ctrl-C, most likely: nobody waits for it any more.
+            # Most likely Ctrl-C: nobody waits for the result any more.
             self._is_unwanted = True
             call_on(self._loop, self._cancel)
             raise
@@ -67,7 +84,7 @@ class Call(Generic[T]):
         try:
             coroutine = self._work()
         except BaseException as error:
-            # Wrong arguments, most likely: for whoever gave them.
+            # Most likely wrong arguments: an error for the caller.
             self._error = error
             self._done.release()
             return
@@ -89,7 +106,7 @@ class Call(Generic[T]):
 
 
 def run_on(loop: asyncio.AbstractEventLoop, work: Work[T]) -> T:
-    """What the coroutine returns or raises, once it has run on `loop`, which another thread runs."""
+    """Run a coroutine on the loop of another thread; returns or raises what it does."""
     return submit(loop, work).wait()
 
 
@@ -109,7 +126,7 @@ def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def check_process(process: int) -> None:
-    """Raise `ClientClosed` in another process than the one whose loop is meant: nobody runs it there."""
+    """Raise `ClientClosed` in any process but the one that runs the loop."""
     if os.getpid() != process:
         raise ClientClosed("A client does not survive a fork; make a new one in the child process.")
 
@@ -126,7 +143,7 @@ class Portal:
     """A thread that runs an event loop until it is closed."""
 
     def __init__(self) -> None:
-        import uvloop  # here, since the asynchronous client runs on the loop of its program
+        import uvloop  # imported here: the asynchronous client, which runs on its program's loop, does not need it
 
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._process = os.getpid()
@@ -145,12 +162,12 @@ class Portal:
         check_process(self._process)
 
     def close(self) -> None:
-        """Cancel what runs on the loop, and end it. In a forked child there is nothing to end."""
+        """Cancel what runs on the loop, and end it. Does nothing in a forked child."""
         if self._is_closed or os.getpid() != self._process:
             return
         self._is_closed = True
         self.loop.call_soon_threadsafe(self.loop.stop)
-        # The garbage collector may have closed us from the loop's own thread.
+        # The garbage collector may call this in the loop's own thread.
         if threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_TIMEOUT_S)
 

@@ -1,25 +1,25 @@
-"""A message as a program hands it in."""
+"""A message to be published."""
 
 from __future__ import annotations
 
 from typing import Any, TypedDict
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from smista.client.json_body import encode_json
-from smista.core.errors import InvalidArgument
+from smista.errors import InvalidArgument
+from smista.message_properties import MessageProperties
 
 JSON = "application/json"
 
 
 class Properties(TypedDict, total=False):
-    """What may be said of a message beside its body."""
+    """The properties a message may have beside its body."""
 
     priority: int | None
     delay_ms: int | None
     deliver_at_ms: int | None
-    """This or `delay_ms`, not both."""
+    """Either this or `delay_ms`."""
     ttl_ms: int | None
     group: str | None
     deduplication_id: str | None
@@ -35,14 +35,14 @@ class Properties(TypedDict, total=False):
     external_id: str | None
     timestamp_ms: int | None
     properties: bytes | None
-    """As another protocol keeps them (`Message.properties`), instead of all from `headers` on; with a `body`."""
+    """Encoded as by AMQP or SQS (`Message.properties`); replaces everything from `headers` on; needs a `body`."""
 
 
-class Publication(msgspec.Struct, omit_defaults=True):
-    """One message for `put_many`, where it needs more than a body: `Publication({"order": 7}, priority=9)`.
+class Publication(MessageProperties, omit_defaults=True):
+    """One message for `put_many` with properties of its own: `Publication({"order": 7}, priority=9)`.
 
-    `message` is any JSON-able value, stored as JSON with that content type, or bytes, stored as they are; or give the
-    bytes as `body`. What is None is left to the queue.
+    `message` is any JSON-able value, stored as JSON with that content type, or bytes, stored as they are; bytes may
+    also be given as `body`. Where a property is None the queue's setting applies.
     """
 
     message: Any = UNSET
@@ -54,27 +54,17 @@ class Publication(msgspec.Struct, omit_defaults=True):
     group: str | None = None
     deduplication_id: str | None = None
     max_retries: int | None = None
-    headers: dict[str, Any] | None = None
-    content_type: str | None = None
-    content_encoding: str | None = None
-    correlation_id: str | None = None
-    reply_to: str | None = None
-    type: str | None = None
-    app_id: str | None = None
-    user_id: str | None = None
-    external_id: str | None = None
-    timestamp_ms: int | None = None
     properties: bytes | None = None
 
     def __post_init__(self) -> None:
-        # Only the body travels.
-        self.body, said = body_of(self.message, self.body)
-        self.content_type = self.content_type or said
+        # Only the body is sent.
+        self.body, implied_type = body_of(self.message, self.body)
+        self.content_type = self.content_type or implied_type
         self.message = UNSET
 
 
 def body_of(message: object, body: object = UNSET) -> tuple[bytes, str | None]:
-    """The bytes to be stored, and the content type that follows; raises `InvalidArgument`."""
+    """The bytes to store and the content type they imply; raises `InvalidArgument`."""
     if message is UNSET:
         if body is UNSET or body is None:
             raise InvalidArgument("A message needs a `message` or a `body`; give one of them.")

@@ -1,10 +1,10 @@
-"""Publishes to queues: what is published in one turn of the loop to one queue goes out as one batch.
+"""Publishes to queues: the messages published to one queue in one turn of the loop are sent as one batch.
 
-A batch has an id, made of a random part for the client and a number, and the broker stores a batch once per id. So a
-batch that had no answer when its connection broke is simply sent again. Without `deduplicate` there is no id, and such
-a batch fails with `ConnectionLost`: its publisher must decide.
+A batch has an id, made of a random part per client and a number, and the broker stores a batch once per id. So a batch
+that was unanswered when its connection broke is simply sent again. Without `deduplicate` there is no id, and such a
+batch fails with `ConnectionLost`: its publisher must decide.
 
-How much is unconfirmed at a time is bounded, in messages and bytes: publishing waits beyond that.
+The number of unconfirmed messages and bytes is bounded: beyond that publishing waits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from smista.errors import BrokerError
 
 
 class _Turn(Batch):
-    """What is published to one queue in this turn of the loop, and what becomes of it."""
+    """The messages published to one queue in this turn of the loop, and their outcome."""
 
     __slots__ = ("done", "is_resent")
 
@@ -43,7 +43,7 @@ class _Turn(Batch):
             self.failed(error)
 
     def failed(self, error: BrokerError) -> None:
-        # As a result: each of those that wait for it raises an error of its own.
+        # As a result: each publisher that waits raises a copy of its own.
         self.done.set_result(error)
 
 
@@ -66,11 +66,11 @@ class Publisher:
         self._numbers = itertools.count(1)
 
     def new_id(self) -> str | None:
-        """To be recognised by, for a batch or for a message; None without `deduplicate`."""
+        """An id by which the broker recognises a batch or message sent twice; None without `deduplicate`."""
         return f"{self._client_id}-{next(self._numbers)}" if self._deduplicate else None
 
     async def publish(self, queue: str, body: bytes, content_type: str | None) -> Published:
-        """Publish a message of which there is nothing else to say."""
+        """Publish a body without other properties."""
         size = body_size(body)
         await self._window.enter(1, size)
         try:
@@ -104,13 +104,13 @@ class Publisher:
 
     def _request(self, payload: PublishBatch) -> Pending:
         payload.batch_id = self.new_id()
-        # What travels together may be of several tasks, and one's mistake is not the others'.
+        # A batch may hold messages of several tasks; a mistake in one must not fail the others.
         payload.partial = True if payload.messages is not None else None
         payload.namespace = self._namespace
         return self._session.request("queue.publish_batch", payload, is_repeatable=payload.batch_id is not None)
 
     def _batch(self, queue: str, size: int, content_type: str | None) -> _Turn:
-        """The batch of this turn that a message goes into."""
+        """The batch of this turn that a message of this size goes into."""
         batch = self._open.get(queue)
         if batch is not None and not batch.has_room(size):
             self._send(queue)
@@ -137,7 +137,7 @@ class Publisher:
 
 
 async def _published(batch: _Turn, place: int) -> Published:
-    # Shared by all of the batch: one that is cancelled must not cancel the others.
+    # Shared by the whole batch: a publisher that is cancelled must not cancel the others.
     results = await asyncio.shield(batch.done)
     if isinstance(results, BrokerError):
         raise another(results)
@@ -145,8 +145,8 @@ async def _published(batch: _Turn, place: int) -> Published:
 
 
 def published(result: Result, *, is_ours: bool) -> Published:
-    """What a result says. `is_ours`: if it is a duplicate, then of what we sent before the connection broke, which is
-    none to whoever published once."""
+    """A result as an answer to the publisher. With `is_ours` a duplicate is one of our own, sent before the connection
+    broke, and is not reported as such."""
     if result.error is not None:
         raise result.error.error()
     return Published(result.message_id, result.position, result.duplicate and not is_ours)

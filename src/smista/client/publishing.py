@@ -28,11 +28,11 @@ class PublishingCalls(Calls):
     ) -> Published:
         """Publish a message to a queue; returns when it is on the broker's disk.
 
-        `message` is any JSON-able value, stored as JSON, or bytes, stored as they are; or give bytes as `body`. Beside
-        it may stand `priority`, `delay_ms`, `deliver_at_ms`, `ttl_ms`, `group`, `deduplication_id`, `max_retries`,
-        `headers`, `content_type` and the other properties of docs/commands.md. What is published to one queue in the
-        same turn of the event loop, or at the same time by several threads, travels together. After a break it is sent
-        again, and stored once; see `deduplicate` of the client.
+        `message` is any JSON-able value, stored as JSON, or bytes, stored as they are; bytes may also be given as
+        `body`. Properties are `priority`, `delay_ms`, `deliver_at_ms`, `ttl_ms`, `group`, `deduplication_id`,
+        `max_retries`, `headers`, `content_type` and the others in docs/commands.md. Messages published to one queue in
+        the same turn of the event loop, or at the same time by several threads, are sent together. A message that was
+        unconfirmed when the connection broke is sent again and stored once; see the client's `deduplicate`.
         """
         check_text("queue", queue)
         if properties:
@@ -52,11 +52,11 @@ class PublishingCalls(Calls):
     ) -> PutSummary:
         """Publish any number of messages, in batches, several of them under way at a time; in order.
 
-        Each is bytes, a JSON-able value, or a `Publication` where it needs properties of its own. `on_progress` is
-        called with the number of messages done so far, `on_result` for each message with its place and what became of
-        it. A message that is refused, by the broker or because it cannot be sent, does not keep the others out; it is
-        in the summary's `errors`. What refuses all of them (`QueueNotFound`, `LowDisk`, ...) is raised, and so is what
-        `messages` raises, once those it gave before are put; how many were accepted stands in a note of the error.
+        Each is bytes, a JSON-able value, or a `Publication` with properties of its own. `on_progress` is called with
+        the number of messages done so far, `on_result` with the index and outcome of each message. A message that is
+        refused, by the broker or because it cannot be sent, does not stop the others; it is in the summary's `errors`.
+        An error that concerns all of them (`QueueNotFound`, `LowDisk`, ...) is raised, and so is what `messages`
+        raises, after the messages before it are put; a note of the error says how many were accepted.
         """
         check_text("queue", queue)
         tally = Tally(on_progress, on_result)
@@ -64,7 +64,7 @@ class PublishingCalls(Calls):
 
         async def put(batch: Batch) -> None:
             under_way.append((await self._publisher.put(queue, batch, brief=tally.is_brief), batch))
-            await asyncio.sleep(0)  # or nothing would leave before the window is full
+            await asyncio.sleep(0)  # else nothing would be sent before the window is full
             while under_way and under_way[0][0].answer.done():
                 tally.count(*under_way.popleft())
 
@@ -90,7 +90,7 @@ class PublishingCalls(Calls):
         return tally.summary
 
     async def put_batch(self, queue: str, batch: Batch, *, brief: bool) -> Pending:
-        """Send one batch of a `put_many` that another thread drives; returns when it is answered."""
+        """Send one batch of a `put_many` that runs in another thread; returns when it is answered."""
         pending = await self._publisher.put(queue, batch, brief=brief)
         await asyncio.wait({pending.answer})
         return pending
@@ -107,8 +107,8 @@ class PublishingCalls(Calls):
     ) -> list[Routed]:
         """Publish through an exchange; returns the queues it reached, none when no binding matched.
 
-        It is stored in every queue it leads to, or in none. `extra_keys` are routing keys beside the first. Message and
-        properties are as those of `publish`.
+        It is stored in all of them or in none. `extra_keys` are further routing keys. Message and properties are as for
+        `publish`.
         """
         publication = Publication(message, UNSET if body is None else body, **properties)
         batch_id = self._publisher.new_id()

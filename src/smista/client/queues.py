@@ -15,10 +15,10 @@ from smista.client.answers import (
     Purged,
     QueueDetails,
     QueueNames,
-    QueueStats,
     Settings,
 )
 from smista.client.calls import Calls
+from smista.core.counters import QueueStats
 from smista.core.settings import (
     Backoff,
     DeadLetterMode,
@@ -84,13 +84,13 @@ class QueueCalls(Calls):
         if_exists: Existing = IfExists.SAME,
         **given: Unpack[SettingsGiven],
     ) -> bool:
-        """Make a queue, or see that it is there with these settings; returns whether it is new.
+        """Make a queue if there is none of this name; returns whether it is new.
 
-        Settings come as a `QueueSettings`, by their names, as `declare_queue("orders", max_retries=5)`, or both, in
-        which case the names win; docs/queues.md has all. Raises `QueueDiffers` when the queue is there with others;
-        with `if_exists="keep"` it is taken as it is, since an operator may have altered it.
+        Settings are given by name, as `declare_queue("orders", max_retries=5)`, as a `QueueSettings`, or both, in which
+        case names win; see docs/queues.md. Raises `QueueDiffers` if the queue exists with other settings; with
+        `if_exists="keep"` it is left as it is, since an operator may have altered it.
         """
-        return await self._declare("queue.declare", name, _said(settings, given), if_exists)
+        return await self._declare("queue.declare", name, _merged(settings, given), if_exists)
 
     async def create_queue(
         self,
@@ -100,9 +100,9 @@ class QueueCalls(Calls):
         if_exists: Existing = IfExists.SAME,
         **given: Unpack[SettingsGiven],
     ) -> bool:
-        """Make a queue as `declare_queue` does, with the defaults of Synap (docs/commands.md) for what is not given:
-        priorities 0 to 9, 5 where a message names none, and at most 100,000 messages. Returns whether it is new."""
-        return await self._declare("queue.create", name, _said(settings, given), if_exists)
+        """Make a queue as `declare_queue` does, with the defaults of `queue.create` (docs/commands.md): priorities 0 to
+        9, 5 by default, and at most 100,000 messages. Returns whether it is new."""
+        return await self._declare("queue.create", name, _merged(settings, given), if_exists)
 
     async def _declare(self, command: str, name: str, settings: dict[str, Any], if_exists: str) -> bool:
         created = await self._ask(
@@ -111,75 +111,58 @@ class QueueCalls(Calls):
         return created.created
 
     async def alter_queue(self, name: str, **given: Unpack[SettingsGiven]) -> QueueSettings:
-        """Change these settings of a queue, as `alter_queue("orders", max_retries=5)`, and leave the others; returns
-        all of them. They hold for what happens from now on."""
-        said = _said(None, given)
-        answer = await self._ask("queue.alter", Settings, is_repeatable=True, queue=name, settings=said)
+        """Change some settings of a queue, as `alter_queue("orders", max_retries=5)`; returns all of them. They apply
+        from now on."""
+        answer = await self._ask("queue.alter", Settings, is_repeatable=True, queue=name, settings=dict(given))
         return answer.settings
 
     async def queue_settings(self, name: str) -> QueueSettings:
-        """All settings of a queue, those at their defaults too."""
+        """All settings of a queue, including defaults."""
         return (await self._ask("queue.settings", Settings, is_repeatable=True, queue=name)).settings
 
     async def explain_settings(self, name: str) -> ExplainedSettings:
-        """A queue's settings and where they come from: what it was declared with, and what which policy gives."""
+        """A queue's settings and their origin: what it was declared with, and which policy overrides what."""
         return await self._ask("queue.settings", ExplainedSettings, is_repeatable=True, queue=name)
 
     async def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Delete a queue; returns how many messages went with it.
 
-        With `if_empty` only where it holds none, else `QueueNotEmpty`; with `if_unused` only where nobody consumes from
-        it, else `QueueInUse`.
+        With `if_empty` only if it holds none, else raises `QueueNotEmpty`; with `if_unused` only if it has no
+        consumers, else raises `QueueInUse`.
         """
         answer = await self._ask("queue.delete", Deleted, queue=name, if_empty=if_empty, if_unused=if_unused)
         return answer.deleted
 
     async def purge(self, name: str, *, ready_only: bool = False) -> int:
-        """Remove what is in a queue now, in flight and dead included, or with `ready_only` what is ready; returns how
-        many messages that was."""
+        """Delete all messages of a queue, in flight and dead ones too, or with `ready_only` the ready ones; returns how
+        many."""
         return (await self._ask("queue.purge", Purged, queue=name, ready_only=ready_only)).purged
 
     async def pause(self, name: str) -> None:
-        """Hand out nothing from a queue until it is resumed; publishing goes on."""
+        """Deliver nothing from a queue until it is resumed; publishing goes on."""
         await self._ask("queue.pause", Done, is_repeatable=True, queue=name)
 
     async def resume(self, name: str) -> None:
-        """Hand out again what a paused queue holds."""
+        """Deliver again from a paused queue."""
         await self._ask("queue.resume", Done, is_repeatable=True, queue=name)
 
     async def queues(self, *, prefix: str = "") -> list[str]:
-        """The names of all queues, or of those whose names begin so, in order."""
-        names: list[str] = []
-        after: str | None = None
-        while True:
-            page = await self._ask("queue.list", QueueNames, is_repeatable=True, prefix=prefix, after=after)
-            names += page.queues
-            after = page.after
-            if after is None:
-                return names
+        """The names of all queues, or of those that start with `prefix`, in order."""
+        return await self._all("queue.list", QueueNames, "queues", prefix=prefix)
 
     async def all_stats(self, *, prefix: str = "") -> list[QueueStats]:
-        """The statistics of all queues, or of those whose names begin so, in order of their names."""
-        found: list[QueueStats] = []
-        after: str | None = None
-        while True:
-            page = await self._ask(
-                "queue.list", QueueDetails, is_repeatable=True, prefix=prefix, after=after, details=True
-            )
-            found += page.queues
-            after = page.after
-            if after is None:
-                return found
+        """The statistics of all queues, or of those whose names start with `prefix`, in order of their names."""
+        return await self._all("queue.list", QueueDetails, "queues", prefix=prefix, details=True)
 
     async def stats(self, name: str) -> QueueStats:
-        """How many messages a queue holds in each state, who consumes from it, and what it has counted so far."""
+        """How many messages a queue holds in each state, how many consumers it has, and its counters."""
         return await self._ask("queue.stats", QueueStats, is_repeatable=True, queue=name)
 
     async def info(self) -> BrokerInfo:
-        """What the broker is and holds."""
+        """The broker's version, contents and limits."""
         return await self._ask("broker.info", BrokerInfo, is_repeatable=True)
 
 
-def _said(settings: QueueSettings | None, given: SettingsGiven) -> dict[str, Any]:
-    """All of a `QueueSettings`, those at their defaults too, and over it what was given by name."""
+def _merged(settings: QueueSettings | None, given: SettingsGiven) -> dict[str, Any]:
+    """All of a `QueueSettings`, including defaults, overridden by what was given by name."""
     return {**({} if settings is None else msgspec.structs.asdict(settings)), **given}

@@ -23,7 +23,7 @@ class _Received(msgspec.Struct):
 
 
 class _Named(msgspec.Struct):
-    """As much of a delivery as is needed to settle it."""
+    """The part of a delivery that is needed to settle it."""
 
     receipt: str
 
@@ -42,9 +42,9 @@ class ReceivingCalls(Calls):
     ) -> list[Delivery]:
         """Up to `limit` messages under lease (the queue's, or `lease_ms`).
 
-        With `wait_ms`, at most 20,000, an empty queue is waited on; an empty list when nothing came. What is received
-        is this program's until its lease ends, whatever happens to the connection. When the call is cancelled it has
-        taken nothing: what came in that moment is released.
+        If the queue is empty this waits up to `wait_ms` (at most 20,000); returns an empty list if nothing came. A
+        message is held until its lease ends, whatever happens to the connection. A call that is cancelled takes
+        nothing: messages that arrive at that moment are released.
         """
         return await self.receive_as(Delivery, queue, limit, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer)
 
@@ -66,7 +66,7 @@ class ReceivingCalls(Calls):
         return deliveries
 
     def _release_received(self, answer: msgspec.Raw) -> None:
-        """What came for somebody who is not there any more."""
+        """Release what arrived for a call that was cancelled."""
         settler = self._settler_of_receipts()
         for delivery in decoder(list[_Named])(_received(answer)):
             settler.settle_soon(RELEASE, delivery.receipt)
@@ -91,8 +91,8 @@ class ReceivingCalls(Calls):
                     async with delivery:
                         handle(delivery.json())
 
-        `prefetch` (the queue's) is how many may be here unsettled at a time. Without `lease_ms` they are this program's
-        as long as the connection lives. Among several consumers those of higher `priority` are served first.
+        `prefetch` (default: the queue's) limits how many unsettled messages may be here at a time. Without `lease_ms`
+        they are held as long as the connection lives. Consumers of higher `priority` are served first.
         """
         return self.subscribe_as(
             Delivery, queue, prefetch=prefetch, lease_ms=lease_ms, priority=priority, consumer=consumer
@@ -109,37 +109,37 @@ class ReceivingCalls(Calls):
     # -- by receipt ---------------------------------------------------------------------------------------------------
 
     async def ack(self, receipt: str) -> None:
-        """This delivery succeeded. `receipt` is a delivery's, as text that may have come from elsewhere."""
+        """Acknowledge a delivery by its receipt, which another program may have received."""
         await self._ask("queue.ack", Done, receipt=receipt)
 
     async def nack(self, receipt: str, *, requeue: bool = True, delay_ms: int | None = None, error: str = "") -> str:
-        """This delivery failed: it is tried again after the queue's back-off, or after `delay_ms`, while it has retries
-        left; else, or with `requeue` False, it is a dead letter. Returns which: `requeued` or `dead_lettered`."""
+        """A delivery failed. The message is retried after the queue's back-off, or after `delay_ms`, while it has
+        retries left; else, or with `requeue` False, it becomes a dead letter. Returns `requeued` or `dead_lettered`."""
         answer = await self._ask("queue.nack", Nacked, receipt=receipt, requeue=requeue, delay_ms=delay_ms, error=error)
         return answer.action
 
     async def release(self, receipt: str) -> None:
-        """Give a delivery back to its place, not counted as a failure."""
+        """Return the message to its place in the queue; not counted as a failure."""
         await self._ask("queue.release", Done, receipt=receipt)
 
     async def extend(self, receipt: str, lease_ms: int) -> None:
-        """Hold a delivery for longer: its lease now ends `lease_ms` from now."""
+        """Have the lease of a delivery end `lease_ms` from now."""
         await self._ask("queue.extend", Done, receipt=receipt, lease_ms=lease_ms)
 
     # -- by message id ------------------------------------------------------------------------------------------------
 
     async def receive_message(self, queue: str, max_messages: int = 1, wait_time_seconds: float = 0) -> list[Delivery]:
-        """Up to `max_messages` under lease, waiting so long for the first: `receive` by another name."""
+        """Receive up to `max_messages`, waiting up to `wait_time_seconds`: `receive` by another name."""
         return await self.receive(queue, max_messages, wait_ms=round(wait_time_seconds * 1000))
 
     async def acknowledge_message(self, queue: str, message_id: str) -> None:
-        """Acknowledge for whoever holds the message now."""
+        """Acknowledge the present delivery of a message, whoever holds it."""
         await self._ask("queue.ack", Done, queue=queue, message_id=message_id)
 
     async def nack_message(
         self, queue: str, message_id: str, requeue: bool = True, *, delay_ms: int | None = None, error: str = ""
     ) -> str:
-        """Nack for whoever holds the message now; returns `requeued` or `dead_lettered`."""
+        """Nack the present delivery of a message, whoever holds it; returns `requeued` or `dead_lettered`."""
         answer = await self._ask(
             "queue.nack",
             Nacked,
@@ -152,9 +152,9 @@ class ReceivingCalls(Calls):
         return answer.action
 
     async def release_message(self, queue: str, message_id: str) -> None:
-        """Release for whoever holds the message now."""
+        """Release the present delivery of a message, whoever holds it."""
         await self._ask("queue.release", Done, queue=queue, message_id=message_id)
 
     async def extend_message(self, queue: str, message_id: str, lease_ms: int) -> None:
-        """Extend the lease of whoever holds the message now."""
+        """Extend the lease of the present delivery of a message, whoever holds it."""
         await self._ask("queue.extend", Done, queue=queue, message_id=message_id, lease_ms=lease_ms)

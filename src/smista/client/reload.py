@@ -1,7 +1,7 @@
-"""For development: run a command, and run it anew whenever a Python file changes.
+"""For development: runs a command, and restarts it whenever a Python file changes.
 
-Files are compared by their times of modification, a few times a second, with nothing but the standard library. The
-command runs in a session of its own, so that a Ctrl-C at the terminal reaches only us, and stops it once, in order.
+The modification times of files are compared a few times a second. The command runs in a session of its own, so that
+Ctrl-C at the terminal reaches only this process, which stops the command once, in order.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ STOP_TIMEOUT_S = 30.0
 
 
 def run(command: Sequence[str], directories: Sequence[Path], *, poll_s: float = POLL_S) -> int:
-    """Until SIGTERM or SIGINT; returns the command's exit code. A command that ends by itself waits for a change."""
+    """Run until SIGTERM or SIGINT; returns the command's exit code. A command that ends by itself is restarted at the
+    next change."""
     stopping = threading.Event()
     before = {number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         seen = times(directories)
         child = _start(command)
-        is_told = False
+        is_end_logged = False
         while not stopping.wait(poll_s):
             present = times(directories)
             if present != seen:
                 changed = [path for path in present.keys() | seen.keys() if present.get(path) != seen.get(path)]
-                logger.warning("%s changed: starting anew.", ", ".join(sorted(changed)[:3]))
+                logger.warning("%s changed: restarting.", ", ".join(sorted(changed)[:3]))
                 seen = present
                 _stop(child)
                 child = _start(command)
-                is_told = False
-            elif child.poll() is not None and not is_told:
+                is_end_logged = False
+            elif child.poll() is not None and not is_end_logged:
                 logger.warning("It ended with %d; waiting for a change.", child.returncode)
-                is_told = True
+                is_end_logged = True
         return _stop(child)
     finally:
         for number, handler in before.items():
@@ -46,7 +47,7 @@ def run(command: Sequence[str], directories: Sequence[Path], *, poll_s: float = 
 
 
 def times(directories: Sequence[Path]) -> dict[str, int]:
-    """When each Python file under these was modified. Hidden directories and virtual environments are left out."""
+    """When each Python file below these directories was modified, except in hidden ones and virtual environments."""
     found: dict[str, int] = {}
     for top in directories:
         for directory, names, files in os.walk(top):
@@ -71,7 +72,7 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _stop(child: subprocess.Popen[bytes]) -> int:
-    """Stop it in order, or, when it takes too long, at once; returns its exit code."""
+    """Stop it in order, or kill it if that takes too long; returns its exit code."""
     if child.poll() is None:
         child.terminate()
         try:

@@ -1,20 +1,21 @@
-"""Keeps a program connected to its broker: requests go in, answers come out, and breaks in between are dealt with here.
+"""Keeps a program connected to its broker: sends requests, returns answers, and reconnects.
 
     idle ──(a request, a subscription)──▶ connecting ──▶ connected ──(break)──▶ connecting ──▶ ...
       ▲                                       │                                     │
-      └──── given up: everybody is told ◀─────┴──── nobody needs a connection ◀─────┘
+      └──── given up: every call fails ◀──────┴──── nothing needs a connection ◀────┘
 
-What a break does to a request that was sent and not answered depends on what it asks. One that may be repeated (it
-reads, or the broker recognises it, as a batch by its id) is sent again, the same bytes under the same number, before
-anything newer. Any other fails with `ConnectionLost`, since nobody can tell whether it happened. What had not been sent
-waits. A broker that says it is going away counts as a break. When the broker is given up, what was sent once has failed
-with `ConnectionLost` too, whether or not it might have been repeated; only what never was fails with the reason.
+When a connection breaks, requests that were sent and not answered are treated by kind. One that may be repeated (it
+only reads, or the broker recognises it, as a batch by its id) is sent again, the same bytes under the same number,
+before anything newer. Any other fails with `ConnectionLost`, since it may or may not have been carried out. Requests
+that were not sent wait. A broker that announces that it is going away counts as a break. When the client gives the
+broker up, every request that was sent fails with `ConnectionLost`, also those that could be repeated; the others fail
+with the reason.
 
-Whoever asked may be cancelled. Where the answer would hand something over (`receive`), the broker is told, and what it
-answers nevertheless is given back: see `take_back`.
+A caller may be cancelled. If the answer would deliver something to it (`receive`), the broker is asked to cancel the
+request, and what it delivers nevertheless is released: see `take_back`.
 
-The first connection is tried once, so that a wrong address is heard of at once; from then on the broker is known to be
-there, and is sought for `retry_for_ms`, with a back-off that ends when a connection has proved good by an answer.
+The first connection is tried once, so that a wrong address is reported at once. After that the client reconnects for up
+to `retry_for_ms`, with a back-off that is reset by the first answer on a new connection.
 """
 
 from __future__ import annotations
@@ -28,19 +29,18 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from smista.client.address import shown_address, stream_url
+from smista.address import shown_address, stream_url
 from smista.client.backoff import Backoff
 from smista.client.connection import Connection
 from smista.client.errors import ClientClosed, ConnectionFailed, ConnectionLost, another
 from smista.client.wire import ErrorBody, Frame, Request, decode_frame, encode
-from smista.core.errors import InvalidArgument, MessageTooLarge
-from smista.errors import BrokerError
+from smista.errors import BrokerError, InvalidArgument, MessageTooLarge
 
 T = TypeVar("T")
 logger = logging.getLogger("smista.client")
 
 GOING_AWAY = frozenset({"broker_closed", "broker_stopped", "outcome_unknown"})
-"""What a broker answers that will confirm nothing any more: ask the next one."""
+"""Codes of a broker that will confirm nothing any more: reconnect and ask again."""
 
 
 class Feed(Protocol):
@@ -52,10 +52,10 @@ class Feed(Protocol):
     def pushed(self, frame: Frame) -> None: ...
 
     def broken(self) -> None:
-        """The connection is gone, and with it whatever it had delivered."""
+        """The connection is gone, and its deliveries are void."""
 
     def failed(self, error: BrokerError) -> None:
-        """There will be no other connection."""
+        """The session gives up: there will be no other connection."""
 
 
 class Settles(Protocol):
@@ -77,11 +77,11 @@ class Pending:
         self.is_sent = False
         self.is_resent = False
         self.late: msgspec.Raw | None = None
-        """The answer, where it came after whoever asked was cancelled."""
+        """The answer, if it came after the caller was cancelled."""
 
     def fail(self, error: BrokerError) -> None:
-        """Answer it with an error. Whoever waits for the answer raises it; nobody may, as when one of many requests
-        has failed already and the rest is given up, and asyncio would then log each of them as never retrieved."""
+        """Answer it with an error. If nobody waits for it, as when one of many requests has failed and the rest is
+        given up, asyncio must not log the error as never retrieved."""
         if not self.answer.done():
             self.answer.set_exception(error)
             self.answer.exception()  # so that it counts as retrieved
@@ -98,16 +98,16 @@ class Session:
         self._by_number: dict[int, Feed] = {}
         """The subscriptions of the present connection."""
         self._early: dict[int, list[Frame]] = {}
-        """What was pushed to a subscription before the answer that tells its number."""
+        """Frames pushed to a subscription before the answer that gives its number."""
         self._connection: Connection | None = None
         self._runner: asyncio.Task[None] | None = None
         self._connecting: list[asyncio.Future[None]] = []
         self._taken_back: set[asyncio.Future[msgspec.Raw]] = set()
-        """The answers that nobody waits for, and that may hand over something."""
+        """Answers that nobody waits for, and that may deliver messages."""
         self.unsettled: set[Settles] = set()
-        """Those whose settlings the broker has not answered yet; subscriptions that had them may be gone."""
-        self.heard_count = 0
-        """Frames so far: whether a broker that is waited for still says anything."""
+        """Settlers whose requests are unanswered; their subscriptions may be gone."""
+        self.frame_count = 0
+        """Frames received so far, which shows whether the broker still answers."""
         self._backoff = Backoff()
         self._down_since_s: float | None = None
         self._has_connected = False
@@ -121,7 +121,7 @@ class Session:
     # -- for callers --------------------------------------------------------------------------------------------------
 
     async def connect(self, retry_for_ms: int | None) -> None:
-        """Return when there is a connection; raises `ConnectionFailed` when there was none for so long."""
+        """Return when there is a connection; raises `ConnectionFailed` after `retry_for_ms` without one."""
         self.check_open()
         if self.connection is None:
             connected = asyncio.get_running_loop().create_future()
@@ -148,7 +148,7 @@ class Session:
     def _send(self, connection: Connection, pending: Pending) -> None:
         size = len(pending.frame)
         if size > connection.frame_bytes_max:
-            # Sent, it would break the connection, and everybody's requests and deliveries with it.
+            # If it were sent, the broker would close the connection, with all other requests and deliveries on it.
             limit = connection.frame_bytes_max
             self._fail(pending.number, _too_large(size, f"takes {limit} (its websocket_frame_bytes_max)"))
         else:
@@ -161,8 +161,8 @@ class Session:
         return decode(await self.request(command, payload, is_repeatable=is_repeatable).answer)
 
     def take_back(self, pending: Pending, give_back: Callable[[msgspec.Raw], None]) -> None:
-        """Whoever sent this request was cancelled: have the broker forget it, and what it may have handed over by then
-        given back."""
+        """The caller of this request was cancelled: have the broker cancel the request, and pass an answer that comes
+        nevertheless to `give_back`."""
         if pending.answer.cancelled():
             is_answered = self._pending.get(pending.number) is not pending
             if is_answered or not pending.is_sent:
@@ -170,10 +170,11 @@ class Session:
                 if pending.late is not None:
                     give_back(pending.late)
                 return
-            # After a break it is over, and must not be asked again.
+            # A break ends it; it must not be sent again.
             pending.is_repeatable = False
             pending.answer = asyncio.get_running_loop().create_future()
-            self._ask_nobody_waiting("cancel", {"request": pending.number})
+            if not self._is_closed:
+                self.request("cancel", {"request": pending.number}, is_repeatable=False)
         self._taken_back.add(pending.answer)
         pending.answer.add_done_callback(lambda answer: self._came_back(answer, give_back))
 
@@ -185,10 +186,6 @@ class Session:
     async def all_taken_back(self) -> None:
         while self._taken_back:
             await asyncio.wait(self._taken_back)
-
-    def _ask_nobody_waiting(self, command: str, payload: object) -> None:
-        if not self._is_closed:
-            self.request(command, payload, is_repeatable=False)
 
     def add_feed(self, feed: Feed) -> None:
         self.check_open()
@@ -205,7 +202,7 @@ class Session:
             feed.pushed(frame)
 
     def remove_feed(self, feed: Feed) -> None:
-        """It takes no more, and does not come again after a break."""
+        """It takes no more messages and is not opened again after a break."""
         self._feeds.pop(feed, None)
 
     def forget_number(self, feed: Feed, number: int) -> None:
@@ -214,7 +211,7 @@ class Session:
             del self._by_number[number]
 
     def drop(self, why: str) -> None:
-        """Give up the present connection and look for another."""
+        """Give up the present connection and reconnect."""
         if self._connection is not None:
             self._connection.end(why)
 
@@ -251,7 +248,7 @@ class Session:
         except ConnectionFailed as failure:
             self._give_up(failure)
         except Exception as fault:
-            # Ours; but nobody may be left waiting because of it.
+            # A bug of ours, but no caller may be left waiting because of it.
             self._give_up(ConnectionLost(f"The client failed: {fault!r}."))
             raise
         finally:
@@ -306,7 +303,7 @@ class Session:
             self._down_since_s = time.monotonic()
         self._forget_abandoned()
         if connection.is_refusing_size and self._pending:
-            # One was too large for the broker, so the largest was; sent again, it would break every connection.
+            # One frame was too large for the broker, so at least the largest; it must not be sent again.
             request_id = max(self._pending, key=lambda request_id: len(self._pending[request_id].frame))
             size = len(self._pending[request_id].frame)
             self._fail(request_id, _too_large(size, "takes less"))
@@ -317,7 +314,7 @@ class Session:
             feed.broken()
 
     def _give_up(self, error: BrokerError) -> None:
-        """There will be no answers. What was sent may have been done all the same; only the rest was surely not."""
+        """Fail everything: what was sent may have been carried out nevertheless, the rest was not."""
         for request_id, pending in list(self._pending.items()):
             self._fail(request_id, _in_doubt(error) if pending.is_sent else another(error))
         for feed in list(self._feeds):
@@ -337,14 +334,14 @@ class Session:
                 try:
                     frame = decode_frame(data)
                 except msgspec.DecodeError as error:
-                    connection.end(f"it carried what cannot be read: {error}")
+                    connection.end(f"it carried a frame that cannot be read: {error}")
                     continue
                 self._take(connection, frame)
         except EOFError:
             return
 
     def _take(self, connection: Connection, frame: Frame) -> None:
-        self.heard_count += 1
+        self.frame_count += 1
         if frame.subscription is not None:
             feed = self._by_number.get(frame.subscription)
             if feed is not None:
@@ -360,7 +357,7 @@ class Session:
                 return
             del self._pending[frame.id]
             if pending.answer.done():
-                # Whoever asked was cancelled, and may want to give it back.
+                # The caller was cancelled, and may give it back.
                 pending.late = None if error is not None else frame.result
                 return
             if error is not None:
@@ -371,7 +368,7 @@ class Session:
         self._backoff.reset()
 
     def _refused_unread(self, error: ErrorBody | None) -> None:
-        """The broker could not even read a request's number, so it may have been any of them."""
+        """The broker could not read a request, not even its number, so it may have been any of them."""
         assert error is not None
         for request_id, pending in list(self._pending.items()):
             if pending.is_sent:
@@ -386,8 +383,8 @@ class Session:
                 del self._pending[request_id]
 
 
-def heard(answer: asyncio.Future[Any]) -> None:
-    """For an answer that nobody asks for: asyncio would complain of an error that nobody has heard of."""
+def retrieve_error(answer: asyncio.Future[Any]) -> None:
+    """A callback for an answer that nobody waits for: asyncio logs errors that were never retrieved."""
     if not answer.cancelled():
         answer.exception()
 
@@ -399,7 +396,7 @@ def _lost(connection: Connection) -> ConnectionLost:
 
 
 def _in_doubt(error: BrokerError) -> BrokerError:
-    """For what was sent, and has no answer because of `error`."""
+    """The error of a request that was sent and has no answer because of `error`."""
     if isinstance(error, ClientClosed):
         return ClientClosed("The client was closed while this was under way: it may or may not have happened.")
     return ConnectionLost(

@@ -1,13 +1,14 @@
-"""Ends deliveries: acknowledge, nack, release; and extends their leases.
+"""Settles deliveries (acknowledge, nack, release) and extends their leases.
 
-What is settled in one turn of the loop goes out as one request, with one future for all of it. Pushed deliveries are
-named by tags, which are void once their connection is gone: the broker has put those messages back by then, so settling
-one is `StaleReceipt`, and nothing is sent. Received deliveries are named by receipts, which outlive connections: what
-had no answer when a connection broke is sent again, and if the receipt is stale by then, nobody knows who made it so.
+What is settled in one turn of the loop is sent as one request, with one future for all of it. Pushed deliveries are
+named by tags, which are void once their connection is gone: the broker has requeued those messages by then, so settling
+one raises `StaleReceipt`, and nothing is sent. Received deliveries are named by receipts, which outlive connections. A
+request by receipts that was unanswered when a connection broke is sent again; if a receipt is stale then, it is unknown
+whether the first request made it so.
 
-Two ways to settle: `settle` waits for the broker and raises what it says; `settle_soon` does not wait, which is as fast
-as messages come, and what goes wrong is logged, because the message comes again and there is nothing else to do. From
-other threads, `settle_from_thread` is the second way.
+`settle` waits for the broker and raises its errors. `settle_soon` does not wait, so it keeps up with any rate of
+messages; its errors are logged, since the message will be delivered again and there is nothing else to do.
+`settle_from_thread` does the same from another thread.
 """
 
 from __future__ import annotations
@@ -23,17 +24,16 @@ from smista.client.errors import ConnectionLost, another
 from smista.client.portal import call_on, check_process
 from smista.client.session import Pending, Session
 from smista.client.wire import Settle, SettleAnswer, decode_settle_answer
-from smista.core.errors import StaleReceipt
-from smista.errors import BrokerError
+from smista.errors import BrokerError, StaleReceipt
 
 logger = logging.getLogger("smista.client")
 Name: TypeAlias = int | str
 Failures: TypeAlias = dict[int, BrokerError]
-"""By place in the batch, what had no effect."""
+"""The settlements that had no effect, by place in the batch."""
 
 
 class Settling(NamedTuple):
-    """What shall become of a delivery."""
+    """How to settle a delivery."""
 
     command: str
     requeue: bool = True
@@ -47,7 +47,7 @@ RELEASE = Settling("release")
 
 
 NAMES_MAX = 5_000
-"""In one request; the broker takes 10,000."""
+"""Names in one request; the broker takes 10,000."""
 
 
 class _Batch:
@@ -57,11 +57,11 @@ class _Batch:
         self.names: list[Name] = []
         self.done = done
         self.answer = SettleAnswer(success=False)
-        """The broker's, once it is there."""
+        """The broker's answer, once it has arrived."""
         self.waited_for: set[int] = set()
-        """The places that somebody waits for, who will hear of a failure."""
+        """Places that a caller waits for, who gets the error."""
         self.places: dict[Name, int] = {}
-        """By name, of extensions: two of one delivery in one turn are one."""
+        """Places by name, of extensions: two for one delivery in one turn are sent as one."""
 
     def add(self, name: Name, *, may_repeat: bool) -> int:
         """Returns its place."""
@@ -73,14 +73,14 @@ class _Batch:
 
 
 class Settler:
-    """See the module. One for the deliveries of a subscription on a connection, one for all received ones."""
+    """See the module. There is one per subscription and connection, and one for all received deliveries."""
 
     def __init__(self, session: Session) -> None:
         self.loop = asyncio.get_running_loop()
         self._process = os.getpid()
         self._session = session
         self._open: dict[Settling, _Batch] = {}
-        """What goes out at the end of this turn."""
+        """What is sent at the end of this turn."""
         self._unanswered: set[asyncio.Future[Failures]] = set()
         self._from_threads: deque[tuple[Settling, Name]] = deque()
         self._is_woken = False
@@ -88,7 +88,7 @@ class Settler:
 
     @property
     def is_void(self) -> bool:
-        """Whether the broker has taken back what this settles."""
+        """Whether the broker has requeued the deliveries that this settles."""
         return False
 
     def check_process(self) -> None:
@@ -96,10 +96,10 @@ class Settler:
         check_process(self._process)
 
     async def settle(self, how: Settling, name: Name) -> str:
-        """Return when it is durable, of a nack what it led to; raises what the broker says against it."""
+        """Return when it is durable; of a nack, returns its outcome. Raises the broker's error."""
         batch, place = self._add(how, name)
         batch.waited_for.add(place)
-        # Shared by all of the batch: one that is cancelled must not cancel the others.
+        # Shared by the whole batch: a caller that is cancelled must not cancel the others.
         failures = await asyncio.shield(batch.done)
         if place in failures:
             raise another(failures[place])
@@ -111,13 +111,13 @@ class Settler:
     def settle_from_thread(self, how: Settling, name: Name) -> None:
         self.check_process()
         self._from_threads.append((how, name))
-        # Appended first, looked at second; the loop clears the mark first and empties second. So nothing is left lying.
+        # Append, then check the flag; the loop clears the flag, then empties the deque. So nothing is left behind.
         if not self._is_woken:
             self._is_woken = True
             call_on(self.loop, self._take_from_threads)
 
     async def settled(self) -> None:
-        """Return when all that was settled so far is durable; raises the first failure that nobody has heard of."""
+        """Return when all that was settled so far is durable; raises the first error that was not raised elsewhere."""
         self.flush()
         while self._unanswered:
             await asyncio.wait(self._unanswered)
@@ -132,14 +132,14 @@ class Settler:
 
     def _send_open(self) -> None:
         batches, self._open = self._open, {}
-        # Extensions first: what is extended and then acked in one turn must not arrive the other way round.
+        # Extensions first: a delivery extended and then acknowledged in one turn must arrive in that order.
         for how in sorted(batches, key=lambda how: how.command != "extend"):
             self._send(how, batches[how])
 
     def _add(self, how: Settling, name: Name) -> tuple[_Batch, int]:
         batch = self._open.get(how)
         if batch is not None and len(batch.names) >= NAMES_MAX:
-            # Not alone: what was extended in this turn is extended before it is settled.
+            # All of them, so that what was extended in this turn is extended before it is settled.
             self._send_open()
             batch = None
         if batch is None:
@@ -175,10 +175,10 @@ class Settler:
             self._session.unsettled.discard(self)
         failures = batch.done.result()
         if failures:
-            unheard = [error for place, error in failures.items() if place not in batch.waited_for]
-            if unheard:
-                self._first_error = self._first_error or unheard[0]
-                logger.warning("%d deliveries could not be settled: %s", len(unheard), unheard[0])
+            unraised = [error for place, error in failures.items() if place not in batch.waited_for]
+            if unraised:
+                self._first_error = self._first_error or unraised[0]
+                logger.warning("%d deliveries could not be settled: %s", len(unraised), unraised[0])
 
     def _request(self, how: Settling, names: list[Name]) -> Pending:
         raise NotImplementedError
@@ -188,7 +188,7 @@ _UP_TO = Settling("ack up to")
 
 
 class TagSettler(Settler):
-    """Settles what one connection delivered to one subscription."""
+    """Settles the deliveries of one connection to one subscription."""
 
     def __init__(self, session: Session, connection: Connection, queue: str) -> None:
         super().__init__(session)
@@ -209,8 +209,8 @@ class TagSettler(Settler):
     def _request(self, how: Settling, names: list[Name]) -> Pending:
         if self.is_void:
             raise StaleReceipt(
-                f"The connection that delivered this from queue {self._queue!r} is gone, and the broker has put the "
-                "message back: it comes again."
+                f"The connection that delivered this from queue {self._queue!r} is gone, and the broker has requeued "
+                "the message: it will be delivered again."
             )
         if how is _UP_TO:
             return self._session.request("ack", Settle(up_to=names[0]), is_repeatable=False)
@@ -218,7 +218,7 @@ class TagSettler(Settler):
 
 
 class ReceiptSettler(Settler):
-    """Settles what was received, by receipts."""
+    """Settles received deliveries, by receipts."""
 
     def _request(self, how: Settling, names: list[Name]) -> Pending:
         return self._session.request(f"queue.{how.command}", _payload(how, receipts=names), is_repeatable=True)
@@ -236,7 +236,7 @@ def _payload(how: Settling, *, tags: list[Name] | None = None, receipts: list[Na
 
 
 def _failures(pending: Pending, batch: _Batch) -> Failures:
-    """What the answer, which is noted, says against each delivery of a batch."""
+    """Decode the answer to a batch; returns the errors in it."""
     error = pending.answer.exception()
     if error is not None:
         assert isinstance(error, BrokerError)

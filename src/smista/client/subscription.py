@@ -1,16 +1,16 @@
-"""A standing receiver: the broker pushes, up to `prefetch` unsettled messages at a time, and we hand out.
+"""A standing consumer: the broker pushes up to `prefetch` unsettled messages, and the program takes them here.
 
     new ──(first use)──▶ subscribing ──▶ running ──(break)──▶ subscribing ...
                               │             │
                               └── refused ──┴── queue deleted, given up, closed ──▶ over
 
-A break voids what was delivered: what still waits here is dropped, since it comes again from the broker. Every
-connection has its own settler, so that a delivery of an earlier one can never settle one of a later.
+A break voids the deliveries of its connection: messages that wait here are dropped, since the broker delivers them
+again. Every connection has its own settler, so that a delivery of an earlier one can never settle one of a later.
 
-Leaving has an order: the broker is told first, and what was not handed out is given back when it has answered. Until
-then it may push, and what is given back to somebody who is still in the line comes straight back. So leaving is a task
-of its own, which goes on when whoever asked for it is cancelled, and which waits for the answer to `subscribe` where
-that has not come yet.
+Closing has an order: first `unsubscribe`, then, when the broker has answered, the messages that were not taken are
+released. Until then the broker may push more, and a message released by a consumer that is still subscribed would come
+straight back. So closing is a task of its own, which goes on when its caller is cancelled, and which waits for the
+answer to `subscribe` if that is outstanding.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ D = TypeVar("D", bound=Delivered)
 class Subscription(Generic[D]):
     """See the module. An async iterator of deliveries, and an async context manager that closes it.
 
-    Several tasks may take from one; each delivery goes to one of them. Iterating ends by an error only: `QueueDeleted`,
-    `QueueNotFound` when the queue is not there (any more), `ConnectionFailed` when the broker was sought for too long.
+    Several tasks may take from one; each delivery goes to one of them. Iterating ends only with an error:
+    `QueueDeleted`, `QueueNotFound`, or `ConnectionFailed` when the client gave up reconnecting.
     """
 
     def __init__(self, session: Session, wanted: Subscribe, kind: type[D]) -> None:
@@ -46,16 +46,16 @@ class Subscription(Generic[D]):
         self._wanted = wanted
         self._decode = msgspec.msgpack.Decoder(list[kind]).decode  # type: ignore[valid-type]  # a type known only here
         self._waiting: deque[D] = deque()
-        """What has come and was not handed out yet."""
+        """Deliveries that have arrived and were not taken yet."""
         self._takers: deque[asyncio.Future[None]] = deque()
         self._settler: TagSettler | None = None
         self._number: int | None = None
-        """What the broker calls it on the present connection."""
+        """The broker's number for it on the present connection."""
         self._subscribing: asyncio.Future[None] | None = None
-        """Until the answer to the last `subscribe`, which tells the number, has been taken."""
+        """Pending until the answer to the last `subscribe`, which has the number, is read."""
         self._leaving: asyncio.Task[None] | None = None
         self._unwanted: list[D] = []
-        """What had come, or comes, while it is leaving."""
+        """Deliveries to be released, while it is closing."""
         self._is_running = False
         self._end: BrokerError | None = None
 
@@ -70,7 +70,7 @@ class Subscription(Generic[D]):
         return self._end is not None
 
     def waiting(self) -> list[D]:
-        """What has come and was not handed out yet."""
+        """Deliveries that have arrived and were not taken yet."""
         return list(self._waiting)
 
     # -- taking -------------------------------------------------------------------------------------------------------
@@ -84,12 +84,12 @@ class Subscription(Generic[D]):
         return self._waiting.popleft()
 
     async def next(self, *, timeout_ms: int | None = None) -> D | None:
-        """The next delivery; None when there was none for so long."""
+        """The next delivery; None if none came within `timeout_ms`."""
         batch = self._waiting or await self._any(timeout_ms)
         return batch.popleft() if batch else None
 
     async def next_batch(self, limit: int | None = None, *, timeout_ms: int | None = None) -> list[D]:
-        """All that is here, up to `limit`, waiting for the first; an empty list when there was none for so long."""
+        """All deliveries that are here, up to `limit`; waits for the first. Empty if none came within `timeout_ms`."""
         waiting = self._waiting or await self._any(timeout_ms)
         if limit is None or len(waiting) <= limit:
             batch = list(waiting)
@@ -111,7 +111,7 @@ class Subscription(Generic[D]):
         return self._waiting
 
     async def _arrival(self) -> None:
-        """Return when something may have come; raises when nothing will any more."""
+        """Return when something may have arrived; raises when the subscription is over."""
         self.start()
         if self._end is not None:
             raise another(self._end)
@@ -123,11 +123,11 @@ class Subscription(Generic[D]):
             if taker in self._takers:
                 self._takers.remove(taker)
             else:
-                self._wake()  # what it was woken for is somebody else's now
+                self._wake()  # another taker may have what this one was woken for
             raise
 
     def _wake(self) -> None:
-        """Wake as many as there is something for; all of them when it is over."""
+        """Wake a taker per delivery; all takers when it is over."""
         count = len(self._takers) if self._end is not None else min(len(self._waiting), len(self._takers))
         while count and self._takers:
             taker = self._takers.popleft()
@@ -138,21 +138,21 @@ class Subscription(Generic[D]):
     # -- settling -----------------------------------------------------------------------------------------------------
 
     def ack_up_to(self, delivery: D) -> None:
-        """Acknowledge it and everything delivered before it to this subscription; not waited for."""
+        """Acknowledge it and everything delivered before it to this subscription, without waiting."""
         settler = delivery.settler
         assert isinstance(settler, TagSettler)
         settler.ack_up_to(delivery.tag)
 
     async def settled(self) -> None:
-        """Return when all that was settled so far is on the broker's disk; raises the first that had no effect."""
+        """Return when all that was settled so far is on the broker's disk; raises the first error."""
         if self._settler is not None:
             await self._settler.settled()
 
     async def set_prefetch(self, prefetch: int) -> None:
-        """How many unsettled messages it may hold from now on."""
+        """Change how many unsettled messages it may hold."""
         before, self._wanted.prefetch = self._wanted.prefetch, prefetch
         await self._answered()
-        # None where there is no connection: the next one is asked for so many.
+        # Without a connection there is no number; the next `subscribe` asks for this prefetch.
         if self._number is not None:
             payload = {"subscription": self._number, "prefetch": prefetch}
             try:
@@ -166,13 +166,13 @@ class Subscription(Generic[D]):
     # -- its life -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Subscribe, unless that was done."""
+        """Subscribe, if it has not yet."""
         if not self._is_running and self._end is None:
             self._is_running = True
             self._session.add_feed(self)
 
     async def stop(self) -> None:
-        """Take no more, and give back what was not handed out; what was can still be settled."""
+        """Take no more messages and release those not taken; the others can still be settled."""
         if self._leaving is None:
             if self._end is None:
                 self._finish(ClientClosed(f"The subscription to queue {self.queue!r} was closed."))
@@ -195,7 +195,7 @@ class Subscription(Generic[D]):
         self._unwanted.clear()
 
     async def _answered(self) -> None:
-        """Return when the broker has said what it calls us, if it was asked."""
+        """Return when no answer to `subscribe` is outstanding."""
         while self._subscribing is not None:
             await asyncio.wait({self._subscribing})
 
@@ -203,7 +203,7 @@ class Subscription(Generic[D]):
         """`stop`, then wait until what was settled is on the broker's disk."""
         await self.stop()
         if self._settler is not None:
-            with contextlib.suppress(BrokerError):  # logged; whoever wants to know asks `settled` before
+            with contextlib.suppress(BrokerError):  # it is logged; `settled` raises it
                 await self._settler.settled()
 
     async def __aenter__(self) -> Self:
@@ -220,7 +220,7 @@ class Subscription(Generic[D]):
         self._session.remove_feed(self)
         self._wake()
 
-    # -- what the session tells ---------------------------------------------------------------------------------------
+    # -- called by the session ----------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
         self._settler = TagSettler(self._session, connection, self.queue)

@@ -7,11 +7,10 @@
             with delivery:
                 print(delivery.json())
 
-Any number of threads may share one. What they publish and ack at the same time travels together. It does not survive a
-fork: make a new one in the child.
+Any number of threads may share one client. What they publish and acknowledge at the same time is sent together. A
+client does not survive a fork: make a new one in the child process.
 
-Most calls are those of `AsyncClient`, waited for; their parameters and types are taken from there, so they are written
-down once.
+Most calls are those of `AsyncClient`, waited for; their parameters, types and docstrings are taken from there.
 """
 
 from __future__ import annotations
@@ -60,9 +59,24 @@ def _paged(call: Callable[Concatenate[AsyncClient, P], Pages[T]]) -> Callable[Co
         return SyncPages(self._portal, call(self._client, *args, **kwargs))
 
     shown = inspect.signature(call)
-    # What `help` shows; it would take the other client's word for what comes back.
+    # For `help`, which would otherwise show the return type of `AsyncClient`.
     pages.__signature__ = shown.replace(return_annotation=f"Sync{shown.return_annotation}")  # type: ignore[attr-defined]
     return pages
+
+
+def _constructed(
+    construct: Callable[P, AsyncClient],
+) -> Callable[[Callable[[Client, AsyncClient], None]], Callable[Concatenate[Client, P], None]]:
+    """A constructor with the parameters of another class, which is given the instance."""
+
+    def decorated(begin: Callable[[Client, AsyncClient], None]) -> Callable[Concatenate[Client, P], None]:
+        @functools.wraps(AsyncClient.__init__)
+        def init(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            begin(self, construct(*args, **kwargs))
+
+        return init
+
+    return decorated
 
 
 class Client:
@@ -72,46 +86,19 @@ class Client:
             client.declare_queue("orders")
             client.publish("orders", {"pizza": "margherita"})
 
-    Any number of threads may share one. It is closed at the end of the program if nobody did.
+    Any number of threads may share one. It is closed at the end of the program at the latest.
     """
 
-    def __init__(
-        self,
-        address: str | None = None,
-        *,
-        namespace: str | None = None,
-        connect_timeout_ms: int = 10_000,
-        retry_for_ms: int | None = None,
-        deduplicate: bool = True,
-        unconfirmed_max: int = 10_000,
-        unconfirmed_bytes_max: int = 32 * 1024 * 1024,
-    ) -> None:
-        """`address` is `http://host:port` (or `https`, `ws`, `wss`), or `host:port`; None is what the variable
-        SMISTA_URL says, else this machine's port 9324. `namespace` None is the default one.
-
-        `connect_timeout_ms` is for one attempt to connect. `retry_for_ms` is how long a connection that was lost is
-        sought again before everything that waits for it fails, with `ConnectionLost` where it was sent and may have
-        happened, with `ConnectionFailed` where it was not; None means for ever. With `deduplicate` a publish that was
-        unconfirmed at a break is sent again, and the broker stores it once, for which it remembers an id per batch
-        during the queue's `dedup_window_ms`; without, it fails with `ConnectionLost`. Beyond `unconfirmed_max` messages
-        or `unconfirmed_bytes_max` bytes that the broker has not confirmed, publishing waits.
-        """
-        self._client = AsyncClient(
-            address,
-            namespace=namespace,
-            connect_timeout_ms=connect_timeout_ms,
-            retry_for_ms=retry_for_ms,
-            deduplicate=deduplicate,
-            unconfirmed_max=unconfirmed_max,
-            unconfirmed_bytes_max=unconfirmed_bytes_max,
-        )
+    @_constructed(AsyncClient)
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
         self._portal = Portal()
-        # Also at the end of the program, and when nobody refers to it any more.
+        # Runs also at the end of the program, and when the client is garbage-collected.
         self._shut = weakref.finalize(self, _shut, self._client, self._portal)
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection just now. A lost one is sought again by itself."""
+        """Whether there is a connection at the moment. The client reconnects by itself."""
         return self._client.is_connected
 
     @property
@@ -122,7 +109,7 @@ class Client:
     def close(self) -> None:
         """End the subscriptions, wait until what was settled is on the broker's disk, and close the connection.
 
-        Other calls under way fail with `ClientClosed`. It goes on when whoever waits for it is cancelled.
+        Other calls under way fail with `ClientClosed`. Closing continues if the task that waits for it is cancelled.
         """
         self._shut()
 
@@ -171,13 +158,13 @@ class Client:
     ) -> PutSummary:
         """Publish any number of messages, in batches, several of them under way at a time; in order.
 
-        Each is bytes, a JSON-able value, or a `Publication` where it needs properties of its own. `on_progress` is
-        called with the number of messages done so far, `on_result` for each message with its place and what became of
-        it. A message that is refused, by the broker or because it cannot be sent, does not keep the others out; it is
-        in the summary's `errors`. What refuses all of them (`QueueNotFound`, `LowDisk`, ...) is raised, and so is what
-        `messages` raises, once those it gave before are put; how many were accepted stands in a note of the error.
+        Each is bytes, a JSON-able value, or a `Publication` with properties of its own. `on_progress` is called with
+        the number of messages done so far, `on_result` with the index and outcome of each message. A message that is
+        refused, by the broker or because it cannot be sent, does not stop the others; it is in the summary's `errors`.
+        An error that concerns all of them (`QueueNotFound`, `LowDisk`, ...) is raised, and so is what `messages`
+        raises, after the messages before it are put; a note of the error says how many were accepted.
 
-        The messages are taken, and the callbacks called, in the calling thread.
+        The messages are read and the callbacks called in the calling thread.
         """
         check_text("queue", queue)
         tally = Tally(on_progress, on_result)
@@ -208,9 +195,9 @@ class Client:
     ) -> list[SyncDelivery]:
         """Up to `limit` messages under lease (the queue's, or `lease_ms`).
 
-        With `wait_ms`, at most 20,000, an empty queue is waited on; an empty list when nothing came. What is received
-        is this program's until its lease ends, whatever happens to the connection. When the call is interrupted, as by
-        Ctrl-C, it has taken nothing: what came in that moment is released.
+        If the queue is empty this waits up to `wait_ms` (at most 20,000); returns an empty list if nothing came. A
+        message is held until its lease ends, whatever happens to the connection. A call that is interrupted, as by
+        Ctrl-C, takes nothing: messages that arrive at that moment are released.
         """
         received = _Received()
         try:
@@ -227,7 +214,7 @@ class Client:
             raise
 
     def receive_message(self, queue: str, max_messages: int = 1, wait_time_seconds: float = 0) -> list[SyncDelivery]:
-        """Up to `max_messages` under lease, waiting so long for the first: `receive` by another name."""
+        """Receive up to `max_messages`, waiting up to `wait_time_seconds`: `receive` by another name."""
         return self.receive(queue, max_messages, wait_ms=round(wait_time_seconds * 1000))
 
     def subscribe(
@@ -246,8 +233,8 @@ class Client:
                     with delivery:
                         handle(delivery.json())
 
-        `prefetch` (the queue's) is how many may be here unsettled at a time. Without `lease_ms` they are this program's
-        as long as the connection lives. Among several consumers those of higher `priority` are served first.
+        `prefetch` (default: the queue's) limits how many unsettled messages may be here at a time. Without `lease_ms`
+        they are held as long as the connection lives. Consumers of higher `priority` are served first.
         """
         subscription = self._client.subscribe_as(
             SyncDelivery, queue, prefetch=prefetch, lease_ms=lease_ms, priority=priority, consumer=consumer
@@ -269,6 +256,9 @@ class Client:
     dead_letters = _paged(AsyncClient.dead_letters)
     dead_letter_places = _waited(AsyncClient.dead_letter_places)
     redrive = _waited(AsyncClient.redrive)
+    start_redrive = _waited(AsyncClient.start_redrive)
+    redrives = _waited(AsyncClient.redrives)
+    cancel_redrive = _waited(AsyncClient.cancel_redrive)
     purge_dead_letters = _waited(AsyncClient.purge_dead_letters)
     scheduled = _paged(AsyncClient.scheduled)
     reschedule = _waited(AsyncClient.reschedule)
@@ -285,7 +275,7 @@ class Client:
 
 
 class _Received:
-    """What is received for a thread that may be interrupted, in which case nobody else knows of it."""
+    """Deliveries on their way to a thread, released if the thread is interrupted before it has them."""
 
     def __init__(self) -> None:
         self.deliveries: list[SyncDelivery] = []
@@ -307,7 +297,7 @@ class _Received:
 
 
 def _answered(under_way: Iterable[tuple[Call[Pending], Batch]]) -> Iterator[tuple[Pending, Batch]]:
-    """Those that were sent, once they are answered; the rest never left, as when the client was closed meanwhile."""
+    """The batches that were sent, once they are answered; others may not have been, if the client was closed."""
     for call, batch in under_way:
         with contextlib.suppress(BrokerError):
             yield call.wait(), batch

@@ -1,4 +1,5 @@
-"""How much may be unconfirmed at a time: so many messages, so many bytes. Whoever wants to send more waits its turn."""
+"""Bounds how many messages and bytes may be unconfirmed at a time. Senders beyond that wait, first come, first
+served."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class Window:
         self._waiting: deque[_Turn] = deque()
 
     async def enter(self, count: int, size: int) -> None:
-        """Wait for room, first come, first served. What is larger than the whole window goes alone."""
+        """Wait for room. Something larger than the whole window is let in when the window is empty."""
         if not self._waiting and self._has_room(count, size):
             self._take(count, size)
             return

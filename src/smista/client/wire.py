@@ -1,8 +1,8 @@
-"""What goes over the stream, as structures: MessagePack, see docs/stream.md.
+"""The structures sent over the stream, as MessagePack; see docs/stream.md.
 
-Requests are encoded from these, answers and pushes decoded into them; fields that are left at their default are not
-sent. An answer's `result` stays raw until whoever asked says what it should be, and so do pushed messages, since the
-subscription knows which class its deliveries have.
+Requests are encoded from these, answers and pushes decoded into them; fields at their default are not sent. An answer's
+`result` stays raw until its caller decodes it, and pushed messages until their subscription does, which has the class
+of its deliveries.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class PublishBatch(msgspec.Struct, omit_defaults=True):
     """Of all the bodies."""
     messages: list[Any] | None = None
     batch_id: str | None = None
-    """Sent again under the same one, the batch is not stored again."""
+    """A batch with the same id is stored once."""
     brief: bool = False
-    """Answer with counts and errors, not with a result for each."""
+    """Answer with counts and errors instead of a result for each message."""
     partial: bool | None = None
-    """Refuse a message that cannot be read by itself, not the whole batch."""
+    """Refuse a message that cannot be read alone, not with the whole batch."""
     namespace: str | None = None
 
 
 class Result(msgspec.Struct):
-    """What became of one message of a batch."""
+    """The outcome of one message of a batch."""
 
     message_id: str = ""
     position: int = 0
@@ -80,11 +80,11 @@ class Refusal(msgspec.Struct):
 
 class BatchAnswer(msgspec.Struct):
     accepted: int
-    """Duplicates too."""
+    """Including duplicates."""
     duplicates: int = 0
     results: list[Result] = []
     errors: list[Refusal] = []
-    """Of a brief answer."""
+    """In a brief answer."""
 
 
 class Receive(msgspec.Struct, omit_defaults=True):
@@ -112,7 +112,7 @@ class Subscribed(msgspec.Struct):
 
 
 class Settle(msgspec.Struct, omit_defaults=True):
-    """Of ack, nack, release and extend: by the tags of pushed deliveries, or by receipts."""
+    """For ack, nack, release and extend: by the tags of pushed deliveries, or by receipts."""
 
     tags: list[int | str] | None = None
     up_to: int | str | None = None
@@ -131,9 +131,9 @@ class SettleResult(msgspec.Struct):
 class SettleAnswer(msgspec.Struct):
     success: bool
     action: str = ""
-    """Of a nack, where it is the same for all."""
+    """Of a nack, if it is the same for all."""
     results: list[SettleResult | None] = []
-    """Per tag or receipt; may be absent where all came to the same."""
+    """Per tag or receipt; may be absent if all have the same outcome."""
 
     def action_at(self, place: int) -> str:
         result = None if self.action or not self.results else self.results[place]

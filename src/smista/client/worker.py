@@ -1,4 +1,4 @@
-"""Consumers as functions: success acks, an exception nacks, a crash or a hang lets the lease run out.
+"""Consumers as functions: returning acknowledges, an exception nacks, a crash or a hang lets the lease run out.
 
     app = Worker("http://127.0.0.1:9324")
 
@@ -8,9 +8,8 @@
 
     app.run()                     # or: smista worker module:app
 
-It waits for a broker that is not there yet, and goes on after one that comes back. SIGTERM and SIGINT stop it in order:
-it takes no more, lets running handlers finish for `stop_timeout_ms`, and gives back the rest; a second one stops it at
-once.
+A worker waits for a broker that is not up yet, and reconnects. SIGTERM and SIGINT stop it in order: it takes no more
+messages, gives running handlers `stop_timeout_ms` to finish, and releases the rest. A second signal stops it at once.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from smista.client.address import shown_address, stream_url
+from smista.address import shown_address, stream_url
 from smista.client.async_client import AsyncClient
 from smista.client.consumer import Consumer, ConsumerSettings
 from smista.client.errors import ClientClosed, WorkerNotFound
 from smista.client.handler import CANCEL_TIMEOUT_S, Handler, Reject, Retry, name_of
-from smista.core.errors import InvalidArgument
 from smista.core.settings import check_name
+from smista.errors import InvalidArgument
 
 __all__ = ["Reject", "Retry", "Worker", "load"]
 
@@ -51,7 +50,7 @@ class Worker:
         stop_timeout_ms: int = 30_000,
         connect_timeout_ms: int = 10_000,
     ) -> None:
-        stream_url(address)  # a wrong one is heard of here
+        stream_url(address)  # so that a wrong address fails here
         self.address = address
         self._namespace = namespace
         self._stop_timeout_ms = stop_timeout_ms
@@ -65,12 +64,12 @@ class Worker:
 
     @property
     def queues(self) -> list[str]:
-        """The queues it consumes."""
+        """The queues it consumes from."""
         return [settings.queue for _, settings in self._registered]
 
     @property
     def client(self) -> AsyncClient:
-        """The worker's own connection, for async handlers that publish; there while it runs."""
+        """The worker's client, for async handlers that publish; raises `ClientClosed` when it does not run."""
         if self._client is None:
             raise ClientClosed("The worker is not running, so it has no client.")
         return self._client
@@ -86,13 +85,13 @@ class Worker:
         priority: int = 0,
         raw: bool = False,
     ) -> Callable[[F], F]:
-        """Have a function handle the messages of a queue: an async one on the event loop, another one in threads.
+        """Have a function handle the messages of a queue: coroutines run on the event loop, plain functions in threads.
 
-        It is given the message's value (JSON, text or bytes, by its content type; always the bytes with `raw`), or the
-        delivery, if its parameter is annotated `Delivery` (`SyncDelivery` in a plain function, to be able to settle
-        there). So many run at a time as `concurrency` says, and `prefetch` messages (twice as many) are here at most.
-        The lease is extended while a handler runs, for up to `max_run_ms`. Among the consumers of a queue those of
-        higher `priority` are served first.
+        The function gets the message's value (JSON, text or bytes, by content type; always bytes with `raw`). If its
+        parameter is annotated `Delivery` (`SyncDelivery` in a plain function) it gets the delivery, and may settle it.
+        At most `concurrency` handlers run at a time, and at most `prefetch` messages (default: twice as many) are held
+        here. The lease is extended while a handler runs, for up to `max_run_ms`. Consumers of higher `priority` are
+        served first.
         """
         if callable(queue):
             raise InvalidArgument(
@@ -121,18 +120,18 @@ class Worker:
         return register
 
     def on_start(self, hook: Hook) -> Hook:
-        """Have a function called when the broker is there, before the first message."""
+        """Call a function once connected, before the first message."""
         self._on_start.append(hook)
         return hook
 
     def on_stop(self, hook: Hook) -> Hook:
-        """Have a function called after the last message."""
+        """Call a function after the last message."""
         self._on_stop.append(hook)
         return hook
 
     def run(self) -> None:
-        """Work until SIGTERM or SIGINT."""
-        import uvloop  # here, since `serve` runs on the loop of its program
+        """Run until SIGTERM or SIGINT."""
+        import uvloop  # imported here: `serve`, which runs on its program's loop, does not need it
 
         loop = uvloop.new_event_loop()
         try:
@@ -142,12 +141,12 @@ class Worker:
             _end(loop)
 
     def stop(self) -> None:
-        """Have it stop in order; from any thread."""
+        """Stop it in order; may be called from any thread."""
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def serve(self) -> None:
-        """Work until `stop`, on a running event loop."""
+        """Run until `stop`, on a running event loop."""
         if not self._registered:
             raise InvalidArgument("The worker has no consumers; register one with @app.consumer(queue).")
         self._loop = asyncio.get_running_loop()
@@ -208,7 +207,7 @@ class Worker:
 def load(name: str) -> Worker:
     """The worker that `module:app` names (`module` alone: its `app`); raises `WorkerNotFound`.
 
-    Modules are looked for in the working directory too.
+    Modules may be in the working directory.
     """
     module_name, _, attribute = name.partition(":")
     here = os.getcwd()
@@ -218,7 +217,7 @@ def load(name: str) -> Worker:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and lacks something itself
+            raise  # the module exists, and one of its own imports fails
         raise WorkerNotFound(f"There is no module {module_name!r} here or in Python's path.") from None
     except ValueError:
         raise WorkerNotFound(f"{name!r} names no worker; write it as module:app.") from None
@@ -236,17 +235,14 @@ def _positive(name: str, value: int) -> int:
 
 
 def _end(loop: asyncio.AbstractEventLoop) -> None:
-    """What `asyncio.run` does at its end, but for coroutines that do not stop when they are cancelled: for those it
-    would wait for ever."""
+    """End a loop as `asyncio.run` does, but do not wait for ever for coroutines that ignore cancellation."""
     try:
         for task in (tasks := asyncio.all_tasks(loop)):
             task.cancel()
         tasks.add(loop.create_task(loop.shutdown_asyncgens()))
         loop.run_until_complete(asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S))
-        for task in tasks:
-            if not task.done():
-                # Told of already; asyncio need not complain once more.
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
+        # Tasks that go on were logged already; asyncio need not log them again.
+        loop.set_exception_handler(lambda _loop, _context: None)
     finally:
         asyncio.set_event_loop(None)
         loop.close()
@@ -259,7 +255,7 @@ async def _called(hook: Callable[[], Any]) -> None:
 
 
 async def _unless(stopping: asyncio.Event, work: Awaitable[None]) -> bool:
-    """Whether the work was done before the worker was stopped."""
+    """Do the work unless the worker is stopped first; returns whether it was done."""
     working, ending = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
     await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
     ending.cancel()

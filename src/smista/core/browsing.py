@@ -1,26 +1,30 @@
-"""Looking at messages without touching them: by state, by filter, a page at a time; one by its number."""
+"""Browsing messages without touching them: by state, by filter, a page at a time; one by its number."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from smista.core.at_once import PROPERTIES_AT_ONCE
-from smista.core.claims import Claimant
 from smista.core.counters import QueueStats
-from smista.core.errors import InvalidArgument, MessageNotFound
 from smista.core.message import Message, Reason, State
 from smista.core.queue import Queue
+from smista.errors import InvalidArgument, MessageNotFound
+
+if TYPE_CHECKING:
+    from smista.core.claims import Claimant
+    from smista.core.state import ReadRouting
 
 LOOKED_AT_MAX = 1_000
 READ_BYTES = PROPERTIES_AT_ONCE // LOOKED_AT_MAX
-"""To read so much of what is said of a message counts as to look at one."""
+"""To read so many bytes of its properties counts as much as to look at one message."""
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a message must be like; None leaves a thing open."""
+class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a message must be like; None leaves a thing open. All of it is data, so that the log can keep it."""
 
     state: State | None = None
     priority: int | None = None
@@ -33,10 +37,12 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     created_from_ms: int | None = None
     created_before_ms: int | None = None
     deliveries_min: int | None = None
-    matches: Callable[[Message], bool] | None = None
-    """Anything else, such as a header, which only the protocols can read."""
+    messages: frozenset[tuple[int, int]] | None = None
+    """Only these, by number and time of creation."""
+    headers: dict[str, Any] | None = None
+    """It has all of these, as dead letters are routed by them."""
 
-    def accepts(self, message: Message) -> bool:
+    def accepts(self, message: Message, read_routing: ReadRouting) -> bool:
         death = message.deaths[-1] if message.deaths else None
         return (
             (self.state is None or message.state is self.state)
@@ -48,15 +54,20 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.created_from_ms is None or message.created_at_ms >= self.created_from_ms)
             and (self.created_before_ms is None or message.created_at_ms < self.created_before_ms)
             and (self.deliveries_min is None or message.delivery_count >= self.deliveries_min)
-            and (self.matches is None or self.matches(message))
+            and (self.messages is None or (message.number, message.created_at_ms) in self.messages)
+            and (self.headers is None or _has(self.headers, read_routing(message.envelope.properties)[0] or {}))
         )
 
     def effort(self, message: Message) -> int:
         """What it takes to judge a message; 1 where nothing of it has to be read."""
-        return 1 if self.matches is None else 1 + len(message.envelope.properties) // READ_BYTES
+        return 1 if self.headers is None else 1 + len(message.envelope.properties) // READ_BYTES
 
 
-ANY = Filter()
+def _has(headers: Mapping[str, object], present: Mapping[str, object]) -> bool:
+    return all(present.get(name) == value for name, value in headers.items())
+
+
+ANY = Wanted()
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -68,7 +79,13 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def browse(
-    queue: Queue, wanted: Filter = ANY, *, after: int = 0, limit: int = 100, looked_at_max: int = LOOKED_AT_MAX
+    queue: Queue,
+    wanted: Wanted,
+    read_routing: ReadRouting,
+    *,
+    after: int = 0,
+    limit: int = 100,
+    looked_at_max: int = LOOKED_AT_MAX,
 ) -> Page:
     """Messages in the order of their sequences, from the first above `after`.
 
@@ -85,7 +102,7 @@ def browse(
         assert message is not None
         after = sequence
         looked_at += 1
-        if wanted.accepts(message):
+        if wanted.accepts(message, read_routing):
             found.append(message)
         effort += wanted.effort(message)
         if len(found) == limit or effort >= looked_at_max:
@@ -124,8 +141,8 @@ def stats(queue: Queue, *, consumers: int = 0, claimants: Sequence[Claimant] = (
     claims = [claim for claimant in claimants for claim in claimant.open_claims]
     oldest = None if queue.line is None else queue.line.oldest()
     return QueueStats(
+        queue=queue.name,
         namespace=queue.namespace,
-        name=queue.name,
         ready=len(queue.ready),
         scheduled=len(queue.scheduled),
         in_flight=len(queue.in_flight),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from smista.core.errors import InvalidArgument, InvalidPriority, MessageTooLarge
 from smista.core.message import FOREVER_MS, PLAIN, Envelope, Publication
 from smista.core.queue import Queue
-from smista.core.settings import PRIORITY_MAX, check_text
+from smista.core.settings import check_text
 from smista.core.state import BrokerState
+from smista.errors import InvalidArgument, InvalidPriority, MessageTooLarge
 
 ID_LENGTH_MAX = 1024
 BATCH_ID_LENGTH_MAX = 512
@@ -19,15 +19,9 @@ def check_publication(state: BrokerState, queue: Queue, publication: Publication
     body = publication.body
     if type(body) is not bytes:
         raise InvalidArgument(f"A body is bytes, not {type(body).__name__}; encode it first.")
-    settings = queue.settings
-    limit = settings.body_bytes_max or state.body_bytes_max
-    if len(body) > limit:
-        raise MessageTooLarge(
-            f"A body of {len(body)} bytes is over the limit of {limit} bytes for queue {queue.name!r}; "
-            "raise its body_bytes_max, or send less."
-        )
+    check_body_bytes(state, queue, len(body))
     priority = publication.priority
-    highest = PRIORITY_MAX if settings.clamp_priority else settings.max_priority
+    highest = queue.settings.highest_priority
     if priority is not None and not (type(priority) is int and 0 <= priority <= highest):
         raise InvalidPriority(
             f"Priority {priority!r} is not a whole number from 0 to {highest}, "
@@ -39,6 +33,15 @@ def check_publication(state: BrokerState, queue: Queue, publication: Publication
         _check_ms("deliver_at_ms", publication.deliver_at_ms)
     if publication.envelope is not PLAIN:
         check_envelope(publication.envelope)
+
+
+def check_body_bytes(state: BrokerState, queue: Queue, body_bytes: int) -> None:
+    limit = state.body_limit(queue)
+    if body_bytes > limit:
+        raise MessageTooLarge(
+            f"A body of {body_bytes} bytes is over the limit of {limit} bytes for queue {queue.name!r}; "
+            "raise its body_bytes_max, or send less."
+        )
 
 
 def check_envelope(envelope: Envelope) -> None:

@@ -7,7 +7,7 @@ in flight like any others, but without a deadline of their own: the claim has on
 - A consumer's numbers count from 1 in each queue and are never used twice. `acknowledged` is the highest number up to
   which everything is done with, `last` the highest one given out.
 - Claiming says `after`: all up to there is done with, and the first open claim above it is the answer. Only where there
-  is none is a new one made. So whoever did not hear the answer asks again and gets the same.
+  is none is a new one made. So whoever did not get the answer asks again and gets the same.
 - While it is open a claim reads the same, however often. A row that somebody took from under it (a purge, a settlement
   by message id, a dead letter) makes reading it an error, never a shorter batch.
 - A claim ends once: acknowledged, expired or released. What follows for its rows is worked off in slices, so it is
@@ -35,13 +35,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from smista.core.errors import ClaimBroken, ClaimExpired, ClaimNotFound, ConsumerInUse
 from smista.core.message import FOREVER_MS, Message, Reason, Receipt
 from smista.core.queue import Queue
 from smista.core.receiving import receive
 from smista.core.retry import spread
 from smista.core.settling import acknowledge, fail, find_held, release
 from smista.core.state import BrokerState
+from smista.errors import ClaimBroken, ClaimExpired, ClaimNotFound, ConsumerInUse
 
 CLAIMANTS_KEPT = 1_000
 ENDED_KEPT = 1_000
@@ -313,7 +313,7 @@ def finish_claim(state: BrokerState, queue: Queue, claim: Claim) -> None:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def messages_of(state: BrokerState, queue: Queue, claim: Claim, start: int, end: int) -> list[Message]:
+def messages_of(queue: Queue, claim: Claim, start: int, end: int) -> list[Message]:
     """The messages of the rows from `start` to `end`, or raise `ClaimBroken`."""
     found = []
     in_flight = queue.in_flight

@@ -53,11 +53,11 @@ class Counters(msgspec.Struct, gc=False, array_like=True):
                 self.dropped += 1
 
 
-class QueueStats(msgspec.Struct, frozen=True):
-    """One queue at one moment."""
+class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue at one moment; docs/queues.md explains each."""
 
+    queue: str
     namespace: str
-    name: str
     ready: int
     scheduled: int
     in_flight: int
@@ -87,7 +87,8 @@ class QueueStats(msgspec.Struct, frozen=True):
     acknowledged_late_total: int
     """Rows of claims that had expired when they were acknowledged."""
     wait_ms_average: float
+    """From ready to first delivery."""
     oldest_age_ms: int
     """Age of the oldest ready message, 0 when there is none."""
     policy: str | None = None
-    """The operator's policy that holds for it."""
+    """The operator's policy that applies to it."""

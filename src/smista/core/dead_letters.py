@@ -6,7 +6,7 @@ starts again. When no target can take it, it is parked, in state dead, where it 
 
 Where a message can go is found first, and asked of each target without changing it; only then is a dead-letter queue
 made that is not there yet, and the message moved. A target that drops its oldest takes one too many and is left in
-`state.crowded`, see `trimming`. A full target that refuses takes it only where it has consumers and its limits count
+`state.over_limit`, see `trimming`. A full target that refuses takes it only where it has consumers and its limits count
 what nobody holds, and only where the dead letter would be dropped otherwise. If it would be parked, it is parked.
 
 A dead-letter exchange may lead to very many queues, and it may take long to find them; that is one step for each
@@ -16,34 +16,27 @@ for later. One that would reach more queues than a publish may is parked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from msgspec.structs import replace
 
-import msgspec
-
-from smista.core.caches import cached_if_small
+from smista.caches import cached_if_small
+from smista.core.dead_letter_target import MOVES, find_way
 from smista.core.declaring import declare_queue, look_after
-from smista.core.errors import MessageNotFound, QueueFull
-from smista.core.exchanges import QUEUES_MAX, ReachTooWide, Work, route
-from smista.core.limits import can_make_room, has_room, is_one_by_one, is_over
+from smista.core.exchanges import QUEUES_MAX
+from smista.core.limits import has_room, is_one_by_one, is_over
 from smista.core.message import PLAIN, Death, Envelope, Fate, Message, Reason, State
-from smista.core.queue import Queue, error_text
-from smista.core.settings import NAME_BYTES_MAX, DeadLetterMode, Overflow, QueueSettings
+from smista.core.queue import Queue
+from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.core.state import BrokerState
+from smista.errors import MessageNotFound, QueueFull
 
-DEAD_LETTER_SUFFIX = "_dlq"
 DEATHS_KEPT = 16
 COPIES_AT_ONCE = 1_000
 """So many enter queues before the rest has to wait: some 6 ms."""
-WORK_PER_COPY = 20
-"""So much work to find where a dead letter goes takes as long as one that enters a queue ..."""
-READ_PER_COPY = 64
-"""... and so do so many bytes of its properties, which have to be read for that."""
 TOO_WIDE = (
     f"The dead-letter exchange leads to more than {QUEUES_MAX} queues, or past very many exchanges or patterns; bind "
     "less to it."
 )
 BODY_LOST = "The body cannot be read from the log, so the message cannot be moved to where its body is written again."
-MOVES = (DeadLetterMode.MOVE, DeadLetterMode.MOVE_OR_DROP)
 
 
 def is_much(state: BrokerState, since: int, more: int = 0) -> bool:
@@ -64,7 +57,7 @@ def expire(
     # What is dead already can only outlive the retention.
     is_ttl = message.expires_at_ms is not None and message.expires_at_ms <= now_ms and message.state is not State.DEAD
     if is_ttl and queue.settings.dead_letter in MOVES:
-        dead_letter(state, queue, message, Reason.EXPIRED, failed_by=failed_by, error=error, now_ms=now_ms)
+        dead_letter(state, queue, message, Fate(Reason.EXPIRED, failed_by, error, now_ms))
     else:
         discard(state, queue, message, Reason.EXPIRED if is_ttl else Reason.RETIRED, now_ms=now_ms)
 
@@ -75,23 +68,10 @@ def discard(state: BrokerState, queue: Queue, message: Message, reason: Reason, 
     apply_removed(queue, message, reason)
 
 
-def dead_letter(
-    state: BrokerState,
-    queue: Queue,
-    message: Message,
-    reason: Reason,
-    *,
-    failed_by: Reason | None = None,
-    error: str = "",
-    now_ms: int,
-) -> None:
-    """Set a message aside as the queue's settings say: to its target, parked, or dropped.
-
-    `failed_by` is how the delivery failed that brought it here, None where no failed delivery did.
-    """
-    fate = Fate(reason, failed_by, error_text(error), now_ms)
+def dead_letter(state: BrokerState, queue: Queue, message: Message, fate: Fate) -> None:
+    """Set a message aside as the queue's settings say: to its target, parked, or dropped."""
     if not set_aside(state, queue, message, fate):
-        park(state, queue, message, reason, failed_by=failed_by, error=error, now_ms=now_ms)
+        park(state, queue, message, fate)
 
 
 def set_aside(state: BrokerState, queue: Queue, message: Message, fate: Fate) -> bool:
@@ -100,15 +80,15 @@ def set_aside(state: BrokerState, queue: Queue, message: Message, fate: Fate) ->
     if mode is DeadLetterMode.DROP:
         discard(state, queue, message, fate.reason, now_ms=fate.at_ms)
         return True
-    way = _find_way(state, queue, message, fate) if mode in MOVES else NO_WAY
+    way = find_way(state, queue, message, fate)
     if way.is_open:
         if not _can_be_written(state, queue, message, way.targets):
-            park(state, queue, message, Reason.DAMAGED, failed_by=fate.failed_by, error=BODY_LOST, now_ms=fate.at_ms)
+            park(state, queue, message, replace(fate, reason=Reason.DAMAGED, error=BODY_LOST))
             return True
         targets = way.targets or [_make_target(state, queue, way.to_make, fate.at_ms)]
         _move_to(state, queue, message, targets, fate, way.address)
     elif way.is_too_wide:
-        park(state, queue, message, fate.reason, failed_by=fate.failed_by, error=TOO_WIDE, now_ms=fate.at_ms)
+        park(state, queue, message, replace(fate, error=TOO_WIDE))
         return True
     elif mode is DeadLetterMode.MOVE_OR_DROP:
         discard(state, queue, message, fate.reason, now_ms=fate.at_ms)
@@ -120,23 +100,13 @@ def can_set_aside(state: BrokerState, queue: Queue, message: Message, fate: Fate
     mode = queue.settings.dead_letter
     if mode in (DeadLetterMode.DROP, DeadLetterMode.MOVE_OR_DROP):
         return True
-    way = _find_way(state, queue, message, fate, count) if mode in MOVES else NO_WAY
+    way = find_way(state, queue, message, fate, count)
     state.looked_at += len(way.targets)
     return way.is_open
 
 
-def park(
-    state: BrokerState,
-    queue: Queue,
-    message: Message,
-    reason: Reason,
-    *,
-    failed_by: Reason | None = None,
-    error: str = "",
-    now_ms: int,
-) -> None:
+def park(state: BrokerState, queue: Queue, message: Message, fate: Fate) -> None:
     """Set a message aside where it is, in state dead."""
-    fate = Fate(reason, failed_by, error_text(error), now_ms)
     state.journal.dying(message)
     apply_parked(queue, message, fate)
     state.journal.parked(queue, message, fate)
@@ -201,7 +171,7 @@ def redrive(
         raise QueueFull(f"Queue {target.name!r} is full; what has not been redriven yet stays in {queue.name!r}.")
     if not _can_be_written(state, queue, message, [target]):
         if message.state is not State.DEAD:
-            park(state, queue, message, Reason.DAMAGED, error=BODY_LOST, now_ms=now_ms)
+            park(state, queue, message, Fate(Reason.DAMAGED, None, BODY_LOST, now_ms))
         return None
     return _move_to(state, queue, message, [target], Fate(Reason.REDRIVEN, None, "", now_ms))
 
@@ -273,7 +243,7 @@ def _restart(message: Message, target: Queue, sequence: int, at_ms: int) -> Mess
 
 
 def readdressed(envelope: Envelope, exchange: str, routing_key: str) -> Envelope:
-    """As a dead-letter exchange sends it on. What it said of its time to live is over."""
+    """As a dead-letter exchange sends it on. Its own time to live is over."""
     global _last_readdressed
     before, sent_on = _last_readdressed
     # What messages share, copies of a fan-out, they share afterwards too, however large.
@@ -288,7 +258,7 @@ _last_readdressed = (PLAIN, PLAIN)
 
 @cached_if_small(lambda envelope, exchange, routing_key: envelope.size + len(exchange) + len(routing_key))
 def _readdressed(envelope: Envelope, exchange: str, routing_key: str) -> Envelope:
-    return msgspec.structs.replace(envelope, exchange=exchange, routing_key=routing_key, ttl_ms=None)
+    return replace(envelope, exchange=exchange, routing_key=routing_key, ttl_ms=None)
 
 
 def _die(queue: Queue, message: Message, fate: Fate) -> None:
@@ -312,120 +282,6 @@ def _die(queue: Queue, message: Message, fate: Fate) -> None:
         same[0].is_first if same else not message.deaths,
     )
     message.deaths = (*others[-DEATHS_KEPT + 1 :], death)
-
-
-# -- where to ---------------------------------------------------------------------------------------------------------
-
-
-class _Way(msgspec.Struct, frozen=True):
-    """Where a dead letter can go: to queues that take it, or to one that has to be made first."""
-
-    targets: list[Queue] = []
-    to_make: str = ""
-    address: tuple[str, str] | None = None
-    """The exchange and key by which it goes there."""
-    is_too_wide: bool = False
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self.targets or self.to_make)
-
-
-NO_WAY = _Way()
-
-
-def _find_way(state: BrokerState, queue: Queue, message: Message, fate: Fate, count: int = 1) -> _Way:
-    namespace = state.namespaces[queue.namespace]
-    address = _address(queue, message)
-    if address is None:
-        name = queue.settings.dead_letter_queue or queue.name + DEAD_LETTER_SUFFIX
-        if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
-            return NO_WAY
-        if name not in namespace.queues:
-            return _Way(to_make=name)
-        names: Iterable[str] = (name,)
-    else:
-        exchange, key = address
-        if namespace.topology.find(exchange) is None:
-            return NO_WAY
-        properties = message.envelope.properties
-        headers, extra_keys = state.read_routing(properties)
-        if queue.settings.dead_letter_routing_key is not None:
-            extra_keys = ()
-        work = Work()
-        exists = namespace.queues.__contains__
-        try:
-            names = route(namespace.topology, exchange, key, headers, exists, extra_keys, work=work).queues
-        except ReachTooWide:
-            return _Way(is_too_wide=True)
-        finally:
-            state.looked_at += work.done // WORK_PER_COPY + len(properties) // READ_PER_COPY
-    found = [namespace.queues[name] for name in names]
-    targets = [
-        target
-        for target in found
-        if not _goes_in_a_circle(queue, target, message, fate)
-        and (
-            _has_it(queue, target)
-            or _takes(target, message.body_bytes * count, count)
-            or _may_pass_on(queue, target, message)
-        )
-    ]
-    state.looked_at += len(found) - len(targets)
-    return _Way(targets, address=address)
-
-
-def _address(queue: Queue, message: Message) -> tuple[str, str] | None:
-    """The exchange and the key by which its dead letters leave a queue; None where they go to a queue by name."""
-    settings, envelope = queue.settings, message.envelope
-    if settings.dead_letter_exchange is None:
-        return None
-    key = settings.dead_letter_routing_key
-    if key is None:
-        key = envelope.routing_key
-        if not key and not envelope.exchange and settings.dead_letter is DeadLetterMode.MOVE_OR_DROP:
-            # In RabbitMQ what is published to a queue by its name has that name as its key.
-            key = queue.name
-    return settings.dead_letter_exchange, key
-
-
-def _takes(target: Queue, body_bytes: int, count: int) -> bool:
-    """Whether a dead-letter queue has room, or makes some by dropping its oldest where it was declared so."""
-    if has_room(target, body_bytes, count):
-        return True
-    return target.settings.overflow is Overflow.DROP_OLDEST and can_make_room(target, body_bytes)
-
-
-def _has_it(source: Queue, target: Queue) -> bool:
-    """Whether a message that moves is one more in its target: not in its own queue, if what is held counts there."""
-    return target is source and not source.settings.limit_ready_only
-
-
-def _may_pass_on(source: Queue, target: Queue, message: Message) -> bool:
-    """Whether those who wait on a full queue may make room for a dead letter, which is dropped unless they do."""
-    is_dropped = source.settings.dead_letter is DeadLetterMode.MOVE_OR_DROP
-    return is_dropped and is_one_by_one(target) and can_make_room(target, message.body_bytes)
-
-
-def _goes_in_a_circle(source: Queue, target: Queue, message: Message, fate: Fate) -> bool:
-    """Whether it died in the target before and nobody has rejected it since: nothing would ever stop it.
-
-    RabbitMQ's rule. A rejection is a consumer's wish, so "reject, wait in a queue with a TTL, come back" may go on. Of
-    a queue with `own_dead_letters` what consumers give up goes to its end; what expires, or has to make room, would
-    come back at once, and again.
-    """
-    if target is source and source.settings.own_dead_letters:
-        return fate.reason not in (Reason.REJECTED, Reason.MAX_RETRIES)
-    if target is source:
-        return fate.reason is not Reason.REJECTED or source.settings.dead_letter is not DeadLetterMode.MOVE_OR_DROP
-    if fate.reason is Reason.REJECTED:
-        return False
-    for death in reversed(message.deaths):
-        if death.reason is Reason.REJECTED:
-            return False
-        if death.queue == target.name:
-            return True
-    return False
 
 
 def _make_target(state: BrokerState, queue: Queue, name: str, now_ms: int) -> Queue:

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from smista.core.errors import DeadLetterCycle, InvalidArgument, QueueDiffers, QueueInUse, QueueNotEmpty
+from smista.core import jobs
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings
 from smista.core.limits import is_over
 from smista.core.queue import Queue
 from smista.core.settings import DEFAULT, IfExists, QueueSettings, check_name, check_settings, differences, no_choice
 from smista.core.state import DEFAULT_NAMESPACE, BrokerState, Namespace
+from smista.errors import DeadLetterCycle, InvalidArgument, QueueDiffers, QueueInUse, QueueNotEmpty
 
 
 def declare_queue(
@@ -58,7 +59,7 @@ def declare_queue(
 
 
 def is_same(present: QueueSettings, wanted: QueueSettings) -> bool:
-    """Whether two settings make the same queue: what the doors keep with it does not count."""
+    """Whether two settings make the same queue: what protocols keep with it does not count."""
     return present == msgspec.structs.replace(wanted, annotations=present.annotations)
 
 
@@ -101,7 +102,7 @@ def govern(state: BrokerState, queue: Queue, *, is_lined_up_anew: bool = False, 
         # A limit may be gone that held those who wait.
         state.woken[queue] = None
     if is_over(queue):
-        state.crowd(queue)
+        state.mark_over_limit(queue)
     return True
 
 
@@ -116,6 +117,7 @@ def delete_queue(
     if if_unused and queue.is_watched:
         raise QueueInUse(f"Queue {queue.name!r} has consumers; cancel them or delete it regardless.")
     count = queue.message_count
+    jobs.queue_going(state, queue, now_ms=now_ms)
     state.journal.queue_deleted(queue, now_ms)
     unused = apply_queue_deleted(state, queue)
     _delete_unused(state, state.namespaces[queue.namespace], unused)

@@ -62,9 +62,9 @@ class DedupMemory:
         self.bytes += more_bytes
         self._tally.bytes += more_bytes
 
-    def forget_expired(self, now_ms: int, limit: int = 2) -> None:
-        """Forget up to `limit` entries: called on every publish, so that forgetting keeps pace with learning."""
-        for _ in range(limit):
+    def forget_expired(self, now_ms: int) -> None:
+        """Forget up to two entries: called on every publish, so that forgetting keeps pace with learning."""
+        for _ in range(2):
             if not self._seen:
                 return
             key = next(iter(self._seen))

@@ -1,5 +1,5 @@
-"""What happens when a deadline comes: schedules end, leases and claims run out, messages expire, queues are looked
-after.
+"""What happens when a deadline comes: schedules end, leases and claims run out, messages expire, jobs go on, queues are
+looked after.
 
 Done in slices: the caller says how many entries of the calendar at most, so that a million messages expiring in one
 instant never hold up anybody else for long. A queue whose retention is over, or a claim, is one entry that stands for
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from smista.core import redriving
 from smista.core.calendar import Entry
 from smista.core.claims import Claim, ClaimState, expire_claim, work_off
 from smista.core.dead_letters import expire, is_much
 from smista.core.declaring import delete_queue, schedule_check
+from smista.core.jobs import Job
 from smista.core.message import Message, Reason, State
 from smista.core.queue import Queue
 from smista.core.retry import spread
@@ -47,10 +49,12 @@ def run_due(state: BrokerState, *, now_ms: int, limit: int = 500, chance: float 
                 _queue_due(state, entry, now_ms)
             elif type(entry) is Claim:
                 _claim_due(state, entry, now_ms, chance)
+            elif type(entry) is Job:
+                redriving.go_on(state, entry, now_ms=now_ms)
             else:
                 foreign.append(entry)
     except BaseException:
-        # The others' time must not be forgotten with the one that failed; nobody hears of these now.
+        # The others' time must not be forgotten with the one that failed; nobody else gets these now.
         _put_back(state, foreign, now_ms)
         raise
     finally:

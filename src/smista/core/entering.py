@@ -1,11 +1,16 @@
-"""How one message enters one queue: checked, then deduplication, then limits, then it gets its sequence.
+"""How messages enter queues: planned, noted, applied.
 
-First everything is asked that could refuse a message (`check_publication`, `find_duplicate`, `admit`), of every queue
-that it goes to, and nothing changes. Then room is made for it, and then it is stored, which nothing can refuse. So a
-message that is refused has changed nothing, and one that goes to several queues enters all of them.
+    plan    everything is asked that could refuse a message (`check_publication`, `find_duplicate`, `admit`), of every
+            queue that it goes to, and room is made for it; unless it is known as a part of its batch (`find_sent`)
+    note    the records of what enters
+    apply   it is in its queues, and they remember it
 
-The caller notes what entered, since several may share a record. Whatever leaves to make room leaves before: none of its
-records is about a message that is not noted yet.
+Nothing is changed by a message before its record is noted, and nothing else runs from the note until it is applied: so
+a message that is refused has changed nothing, one that goes to several queues enters all of them, and whatever leaves
+to make room leaves before, in transitions of its own. None of its records is about a message that is not noted yet.
+
+Messages that are published together share a record where nothing of one depends on what another has changed. `Entering`
+plans them one after the other, and lets in those it has before it plans one that does.
 
 To ask whether dead letters would be taken, to make room by them and to set aside what is refused may be very much work,
 for each message. Where it was in one step (see `is_much`), the rest of the step is *hurried*: what was found last goes
@@ -14,19 +19,20 @@ for all that follows, and what has to leave leaves later, see `trimming`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from smista.core.checks import check_publication
 from smista.core.dead_letters import can_set_aside
 from smista.core.dedup import DedupMemory, Seen, dedup_key
-from smista.core.errors import QueueFull
 from smista.core.limits import MAKES_ROOM, can_make_room, has_room, next_to_go, over_by
 from smista.core.message import Envelope, Fate, Message, Publication, Reason
 from smista.core.queue import Queue
 from smista.core.settings import Overflow
 from smista.core.state import BrokerState
 from smista.core.trimming import make_room, turn_away
-from smista.errors import BrokerError
+from smista.errors import BrokerError, QueueFull
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
@@ -41,51 +47,108 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 
 
 Result = Placed | BrokerError
+_PLANNED = Placed(0, 0, 0, "")
+"""Stands for a result that is known when its message has entered."""
 
 
-def let_in(
-    state: BrokerState,
-    queue: Queue,
-    publication: Publication,
-    now_ms: int,
-    sent_as: str | None = None,
-    *,
-    is_open: bool | None = None,
-) -> tuple[Message | None, Placed]:
-    """Let a publication in, or raise why not. The caller notes the message; None where it was stored before. `is_open`
-    where it is hurried, as in `admit`."""
-    check_publication(state, queue, publication)
-    key = dedup_key(queue.settings, publication)
-    duplicate = find_duplicate(
-        queue, key, now_ms, sent_as, has_own_id=publication.envelope.deduplication_id is not None
-    )
-    if duplicate is not None:
-        queue.counters.duplicates += 1
-        return None, duplicate
-    if queue.settings.is_limited:
-        admit(state, queue, len(publication.body), now_ms, is_open=is_open)
-        if is_open is None:
-            make_room(state, queue, len(publication.body), now_ms)
-    message = store(state, queue, publication, key, now_ms, sent_as)
-    return message, placed(queue, message, now_ms)
+class Entering:
+    """Messages on their way into one queue, and what became of each publication that was to become one."""
+
+    __slots__ = ("_body_bytes", "_keys", "_messages", "_now_ms", "_places", "_queue", "_state", "results")
+
+    def __init__(self, state: BrokerState, queue: Queue, now_ms: int) -> None:
+        self._state = state
+        self._queue = queue
+        self._now_ms = now_ms
+        self._messages: list[Message] = []
+        self._places: list[int] = []
+        """Where in `results` each of them stands."""
+        self._keys: dict[str, Message] = {}
+        """Under which keys the queue will remember them."""
+        self._body_bytes = 0
+        self.results: list[Result] = []
+
+    @property
+    def known_count(self) -> int:
+        """How many results are known: those of what has entered, or may not."""
+        return len(self.results) - len(self._messages)
+
+    def plan(self, publication: Publication, sent_as: str | None = None, *, is_open: bool | None = None) -> None:
+        """One more publication is to enter, or has before; raises why it may not. `is_open` where it is hurried, as in
+        `admit`."""
+        state, queue, now_ms = self._state, self._queue, self._now_ms
+        key, duplicate = None, find_sent(queue, sent_as, publication, now_ms)
+        if duplicate is None:
+            check_publication(state, queue, publication)
+            key = dedup_key(queue.settings, publication)
+            if key in self._keys:
+                self.let_in()
+            duplicate = find_duplicate(queue, key, now_ms)
+        if duplicate is not None:
+            queue.counters.duplicates += 1
+            self.results.append(duplicate)
+            return
+        body_bytes = len(publication.body)
+        if queue.settings.is_limited:
+            count = len(self._messages)
+            if count and not has_room(queue, self._body_bytes + body_bytes, count + 1):
+                # What makes room notes records of its own; those of the messages before it come first.
+                self.let_in()
+                count = 0
+            if not count:
+                admit(state, queue, body_bytes, now_ms, is_open=is_open)
+                if is_open is None:
+                    make_room(state, queue, body_bytes, now_ms)
+        message = make_message(queue, publication, state.next_sequence + len(self._messages), now_ms)
+        for name in (key, sent_as):
+            if name is not None:
+                self._keys[name] = message
+        self._messages.append(message)
+        self._places.append(len(self.results))
+        self._body_bytes += body_bytes
+        self.results.append(_PLANNED)
+
+    def refuse(self, publication: Publication, error: BrokerError, *, is_hurried: bool) -> None:
+        """Count a publish that failed, and set the message aside where the queue wants that of what it has no room
+        for."""
+        self.results.append(error)
+        if is_set_aside_when_refused(self._queue, error):
+            self.let_in()
+        refuse(self._state, self._queue, publication, error, self._now_ms, is_hurried=is_hurried)
+
+    def let_in(self) -> None:
+        """Note and apply what is planned, and see to it that those leave again that may not stay."""
+        messages = self._messages
+        if not messages:
+            return
+        state, queue, now_ms, results = self._state, self._queue, self._now_ms, self.results
+        state.journal.enqueued(queue, messages, now_ms)
+        state.next_sequence += len(messages)
+        queue.counters.published += len(messages)
+        for place, message in zip(self._places, messages, strict=True):
+            queue.insert(message, now_ms)
+            results[place] = placed(queue, message, now_ms)
+        for key, message in self._keys.items():
+            remember(state, queue, key, message, now_ms)
+        for message in messages:
+            state.entered(queue, message, now_ms)
+        state.journal.between()
+        self._messages, self._places, self._keys, self._body_bytes = [], [], {}, 0
 
 
-def find_duplicate(
-    queue: Queue, key: str | None, now_ms: int, sent_as: str | None = None, *, has_own_id: bool = False
-) -> Placed | None:
-    """Where a message is that was stored before under the same key, see `dedup_key`; None where it is new.
+def find_duplicate(queue: Queue, key: str | None, now_ms: int) -> Placed | None:
+    """Where a message is that was stored before under the same key, see `dedup_key`; None where it is new."""
+    seen = seen_before(queue, key, now_ms)
+    return None if seen is None else Placed(seen.number, seen.created_at_ms, 0, queue.name, True)
 
-    `sent_as` names it as a part of its batch: what is sent again in the same batch is not stored again. One that has an
-    id of its own is no duplicate then to whoever sends it.
-    """
-    if queue.dedup is None:
+
+def find_sent(queue: Queue, sent_as: str | None, publication: Publication, now_ms: int) -> Placed | None:
+    """Where a message is that was stored before as the same part of the same batch, see `sent_key`. One that has an id
+    of its own is no duplicate to whoever sends it."""
+    seen = seen_before(queue, sent_as, now_ms)
+    if seen is None:
         return None
-    seen, sent = seen_before(queue, key, now_ms), seen_before(queue, sent_as, now_ms)
-    found = seen or sent
-    if found is None:
-        return None
-    is_again = has_own_id and sent is not None and sent.number == found.number
-    return Placed(found.number, found.created_at_ms, 0, queue.name, not is_again)
+    return Placed(seen.number, seen.created_at_ms, 0, queue.name, publication.envelope.deduplication_id is None)
 
 
 def admit(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int, *, is_open: bool | None = None) -> None:
@@ -119,26 +182,9 @@ def placed(queue: Queue, message: Message, now_ms: int) -> Placed:
     return Placed(message.number, now_ms, position, queue.name)
 
 
-def store(
-    state: BrokerState,
-    queue: Queue,
-    publication: Publication,
-    key: str | None,
-    now_ms: int,
-    sent_as: str | None = None,
-) -> Message:
-    """Put a message into a queue and remember its deduplication key. Refuses nothing; the caller notes it."""
-    message = _enter(state, queue, publication, now_ms)
-    for name in (key, sent_as):
-        if name is not None:
-            remember(state, queue, name, message, now_ms)
-    return message
-
-
-def _enter(state: BrokerState, queue: Queue, publication: Publication, now_ms: int) -> Message:
+def make_message(queue: Queue, publication: Publication, sequence: int, now_ms: int) -> Message:
+    """A message as it will stand in a queue. Nothing knows of it yet."""
     settings, envelope, priority = queue.settings, publication.envelope, publication.priority
-    sequence = state.next_sequence
-    state.next_sequence = sequence + 1
     message = Message(
         sequence,
         sequence,
@@ -153,9 +199,26 @@ def _enter(state: BrokerState, queue: Queue, publication: Publication, now_ms: i
         message.ready_at_ms = due_at_ms(queue, publication, now_ms)
     if settings.message_ttl_ms is not None or envelope.ttl_ms is not None:
         message.expires_at_ms = message.ready_at_ms + ttl_ms(queue, envelope)
-    queue.insert(message, now_ms)
-    queue.counters.published += 1
     return message
+
+
+def enter(state: BrokerState, queue: Queue, messages: Sequence[Message], now_ms: int) -> None:
+    """Note and apply messages that were made for this queue under the next sequences."""
+    state.journal.enqueued(queue, messages, now_ms)
+    apply_entered(state, queue, messages, now_ms)
+
+
+def apply_entered(state: BrokerState, queue: Queue, messages: Sequence[Message], now_ms: int) -> None:
+    """Put messages into a queue that have been noted."""
+    state.next_sequence += len(messages)
+    queue.counters.published += len(messages)
+    for message in messages:
+        queue.insert(message, now_ms)
+
+
+def is_set_aside_when_refused(queue: Queue, error: BrokerError) -> bool:
+    """Whether the queue wants what it refuses for this to become a dead letter."""
+    return isinstance(error, QueueFull) and queue.settings.overflow is Overflow.DEAD_LETTER_NEWEST
 
 
 def refuse(
@@ -169,12 +232,12 @@ def refuse(
 ) -> None:
     """Count a publish that failed, and set the message aside where the queue wants that of what it has no room for."""
     queue.counters.rejected += 1
-    if isinstance(error, QueueFull) and queue.settings.overflow is Overflow.DEAD_LETTER_NEWEST:
-        message = _enter(state, queue, publication, now_ms)
-        state.journal.enqueued(queue, (message,), now_ms)
+    if is_set_aside_when_refused(queue, error):
+        message = make_message(queue, publication, state.next_sequence, now_ms)
+        enter(state, queue, (message,), now_ms)
         if is_hurried:
             state.beyond.setdefault(queue, []).append(message)
-            state.crowd(queue)
+            state.mark_over_limit(queue)
         else:
             turn_away(state, queue, message, now_ms)
 
@@ -195,12 +258,13 @@ def seen_before(queue: Queue, key: str | None, now_ms: int) -> Seen | None:
 
 
 def remember(state: BrokerState, queue: Queue, key: str, message: Message, now_ms: int) -> None:
+    """Note and apply that a message was stored under this key."""
     seen = Seen(message.number, now_ms, now_ms + queue.settings.dedup_window_ms)
+    state.journal.remembered(queue, key, seen)
     if queue.dedup is None:
         queue.dedup = DedupMemory(state.remembered)
     queue.dedup.forget_expired(now_ms)
     queue.dedup.remember(key, seen)
-    state.journal.remembered(queue, key, seen)
 
 
 def due_at_ms(queue: Queue, publication: Publication, now_ms: int) -> int:

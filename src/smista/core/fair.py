@@ -29,10 +29,9 @@ from functools import partial
 from itertools import count
 from typing import Generic, TypeVar
 
-from smista.core.message import Message, State
-from smista.core.ready import SEGMENT, STRIDE, Bucket, Line
+from smista.core.message import Message
+from smista.core.ready import STRIDE, Bucket, Line
 
-_READY = State.READY
 _SLACK = 64
 
 Group = str | None
@@ -89,13 +88,6 @@ class Row(Bucket):
         super().__init__(0)
         self.turn = turn
 
-    def sweep(self) -> None:
-        """As any bucket, but a small one at once: there may be many of them."""
-        if self.slots <= SEGMENT:
-            self.returned = [pair for pair in self.returned if pair[1].state is _READY]
-            heapq.heapify(self.returned)
-        super().sweep()
-
 
 class FairBucket:
     """The ready messages of one priority, a row for each group. There is no row without messages."""
@@ -134,12 +126,10 @@ class FairBucket:
     def leave(self, message: Message) -> None:
         group = message.envelope.group
         row = self._rows[group]
-        row.count -= 1
+        row.leave()
         self.count -= 1
         if not row.count:
             self._close(group)
-        elif row.slots > 2 * row.count + _SLACK:
-            row.sweep()
 
     def head(self) -> Message | None:
         return self._rows[self._turns.first(self._turn_of)].head() if self._rows else None
@@ -216,7 +206,7 @@ class FairBucket:
 
 
 class FairLine(Line[FairBucket]):
-    """As `ReadyLine`, but fair between groups. Has to be told what is in flight no longer."""
+    """As `ReadyLine`, but fair between groups. Needs to know what is in flight no longer."""
 
     __slots__ = ("_in_flight",)
 

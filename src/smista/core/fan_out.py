@@ -17,7 +17,17 @@ from smista.core.checks import BATCH_ID_LENGTH_MAX, check_id, check_publication
 from smista.core.dead_letters import is_much
 from smista.core.declaring import look_after
 from smista.core.dedup import dedup_key, sent_key
-from smista.core.entering import Placed, Result, admit, find_duplicate, placed, refuse, store
+from smista.core.entering import (
+    Placed,
+    Result,
+    admit,
+    find_duplicate,
+    find_sent,
+    make_message,
+    placed,
+    refuse,
+    remember,
+)
 from smista.core.exchanges import Reach, Work, route
 from smista.core.message import Message, Publication
 from smista.core.publishing import Batch, publish
@@ -30,6 +40,7 @@ from smista.errors import BrokerError
 _Decided = tuple[Queue, str | None, Placed | None]
 """A queue that takes the message, the key under which it remembers it (see `dedup_key`), and, if it has it already,
 where."""
+Copy = tuple[Queue, Message]
 _Keys = dict[int, tuple[QueueSettings, str | None]]
 """By their ids, settings that were held against the message, with the key: queues declared alike share them, and of
 5,000 queues there are few to look at."""
@@ -78,7 +89,8 @@ def publish_to_exchange(
 def publish_to_queues(
     state: BrokerState, queues: Sequence[Queue], publication: Publication, *, is_use: bool = True, now_ms: int
 ) -> list[Result]:
-    """Publish one message to several queues, each for itself: one that refuses it does not keep it from the others."""
+    """Publish one message to several queues, no two of them the same, each for itself: one that refuses it does not
+    keep it from the others."""
     keys: _Keys = {}
     since = state.work
     decided: list[_Decided] = []
@@ -101,14 +113,18 @@ def publish_promised_to_several(
     state: BrokerState, queues: Sequence[Queue], publication: Publication, *, now_ms: int
 ) -> None:
     """As `publish_promised`, one message to several queues: one body for all of them."""
-    copies: list[tuple[Queue, Message]] = []
+    copies: list[Copy] = []
+    keys: list[tuple[Queue, str, Message]] = []
     for queue in queues:
         key = dedup_key(queue.settings, publication)
         if find_duplicate(queue, key, now_ms) is None:
-            copies.append((queue, store(state, queue, publication, key, now_ms)))
+            message = make_message(queue, publication, state.next_sequence + len(copies), now_ms)
+            copies.append((queue, message))
+            if key is not None:
+                keys.append((queue, key, message))
         else:
             queue.counters.duplicates += 1
-    _note(state, copies, now_ms)
+    _enter(state, copies, keys, now_ms)
 
 
 def _decide(
@@ -123,16 +139,15 @@ def _decide(
     """Raise why a queue does not take a message. Nothing changes: others may refuse it yet.
 
     `since`: what `state.work` was when the first queue was asked."""
+    if sent_as is not None and (duplicate := find_sent(queue, sent_as, publication, now_ms)) is not None:
+        return queue, None, duplicate
     settings = queue.settings
     known = keys.get(id(settings))
     if known is None:
         check_publication(state, queue, publication)
         known = keys[id(settings)] = settings, dedup_key(settings, publication)
     key = known[1]
-    duplicate = None
-    if queue.dedup is not None:
-        has_own_id = publication.envelope.deduplication_id is not None
-        duplicate = find_duplicate(queue, key, now_ms, sent_as, has_own_id=has_own_id)
+    duplicate = None if queue.dedup is None else find_duplicate(queue, key, now_ms)
     if duplicate is None and settings.is_limited:
         admit(state, queue, len(publication.body), now_ms, is_open=True if is_much(state, since) else None)
     return queue, key, duplicate
@@ -146,30 +161,52 @@ def _store(
     sent_as: str | None = None,
 ) -> list[Placed]:
     """Nothing is refused here any more."""
-    results: list[Placed] = []
-    copies: list[tuple[Queue, Message]] = []
+    since = state.work
     for queue, _, duplicate in decided:
+        if is_much(state, since):
+            # The others let go of what has to leave some at a time, see `keep_limits`.
+            break
         # A dead letter could fill another of these queues: it goes when all have theirs, see `keep_limits`.
         if duplicate is None and queue.settings.overflow is Overflow.DROP_OLDEST and queue.settings.is_limited:
             make_room(state, queue, len(publication.body), now_ms)
             state.journal.between()
+    copies: list[Copy] = []
+    keys: list[tuple[Queue, str, Message]] = []
     for queue, key, duplicate in decided:
         if duplicate is not None:
             queue.counters.duplicates += 1
-            results.append(duplicate)
             continue
-        message = store(state, queue, publication, key, now_ms, sent_as)
-        results.append(placed(queue, message, now_ms))
+        message = make_message(queue, publication, state.next_sequence + len(copies), now_ms)
         copies.append((queue, message))
-    _note(state, copies, now_ms)
-    return results
+        if key is not None:
+            keys.append((queue, key, message))
+        if sent_as is not None:
+            keys.append((queue, sent_as, message))
+    entered = _enter(state, copies, keys, now_ms)
+    if len(entered) == len(decided):
+        return entered
+    places = iter(entered)
+    return [next(places) if duplicate is None else duplicate for _, _, duplicate in decided]
 
 
-def _note(state: BrokerState, copies: Sequence[tuple[Queue, Message]], now_ms: int) -> None:
-    """Note one message that entered several queues."""
-    if copies:
-        state.journal.fanned_out(copies, now_ms)
+def _enter(
+    state: BrokerState, copies: Sequence[Copy], keys: Sequence[tuple[Queue, str, Message]], now_ms: int
+) -> list[Placed]:
+    """Note and apply one message that enters several queues, and see to it that it leaves those again in which it may
+    not stay."""
+    if not copies:
+        return []
+    state.journal.fanned_out(copies, now_ms)
+    state.next_sequence += len(copies)
+    results: list[Placed] = []
+    for queue, message in copies:
+        queue.counters.published += 1
+        queue.insert(message, now_ms)
+        results.append(placed(queue, message, now_ms))
+    for queue, key, message in keys:
+        remember(state, queue, key, message, now_ms)
     for queue, message in copies:
         if queue.settings.is_limited or message.expires_at_ms is not None:
             state.entered(queue, message, now_ms)
         look_after(queue, now_ms)
+    return results

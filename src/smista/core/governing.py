@@ -1,6 +1,6 @@
 """Setting and deleting policies: the policy at once, the queues that it concerns some at a time.
 
-    set, delete ──▶ noted and in force ──▶ the queues that are there, slice by slice ──▶ whoever asked is told
+    set, delete ──▶ noted and in force ──▶ the queues that are there, slice by slice ──▶ done, durable
                           └▶ queues that are declared or altered from now on have it
 
 There may be very many queues, and each may have to be held against a thousand policies. So a command is not over when

@@ -21,7 +21,6 @@ from smista.core.message import Message, State
 from smista.core.ready import Bucket, Line, ReadyLine
 
 _READY = State.READY
-_SLACK = 64
 
 
 class TurnBucket(Bucket):
@@ -44,7 +43,8 @@ class TurnLine(ReadyLine):
     def __init__(self, *, is_weighted: bool) -> None:
         Line.__init__(self, TurnBucket, is_weighted=is_weighted)
         self._ages: list[tuple[int, Message]] = []
-        """A heap, by sequence, of all that came into the line. What is not ready any more is passed over."""
+        """A heap, by sequence, of all that came into the line. What is not in line any more is passed over. There is
+        never more of that than of the others, for nobody counts it."""
 
     def append(self, message: Message) -> None:
         super().append(message)
@@ -65,6 +65,20 @@ class TurnLine(ReadyLine):
         bucket.put_first(message)
         self._note_age(message)
 
+    def pop(self) -> Message | None:
+        message = super().pop()
+        self._sweep_ages()
+        return message
+
+    def take(self, limit: int) -> list[Message]:
+        taken = super().take(limit)
+        self._sweep_ages()
+        return taken
+
+    def leave(self, message: Message) -> None:
+        super().leave(message)
+        self._sweep_ages()
+
     def oldest(self) -> Message | None:
         """The ready message that has been in the queue longest, whatever its priority and place; left where it is."""
         ages = self._ages
@@ -74,6 +88,9 @@ class TurnLine(ReadyLine):
 
     def _note_age(self, message: Message) -> None:
         heapq.heappush(self._ages, (message.sequence, message))
-        if len(self._ages) > 2 * self.position(0) + _SLACK:
+        self._sweep_ages()
+
+    def _sweep_ages(self) -> None:
+        if len(self._ages) > 2 * self.position(0):
             self._ages = [(message.sequence, message) for message in self.in_order()]
             heapq.heapify(self._ages)

@@ -19,6 +19,7 @@ from smista.core.queue import Queue
 
 if TYPE_CHECKING:
     from smista.core.claims import Claim, Claimant, Rows
+    from smista.core.jobs import Job
     from smista.core.staging import Commit
 
 
@@ -44,8 +45,8 @@ class Journal:
     def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
         """Published to one queue. Sets where each body lies."""
 
-    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
-        """As `enqueued`, for messages that are ready at once and differ in their bodies only."""
+    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], bodies: Sequence[bytes], at_ms: int) -> None:
+        """As `enqueued`, for messages that are ready at once and differ in their `bodies` only."""
         self.enqueued(queue, messages, at_ms)
 
     def fanned_out(self, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:
@@ -108,6 +109,12 @@ class Journal:
 
     def committed(self, commit: Commit) -> None:
         """A staged batch is to be published, or so much of it was: all of it. Sets where it lies."""
+
+    def job_noted(self, queue: Queue, job: Job) -> None:
+        """A job of this queue has started or ended: all of it. Sets where it lies."""
+
+    def job_advanced(self, queue: Queue, job: Job) -> None:
+        """How far a running job is, after each move."""
 
     def has_body(self, message: Message) -> bool:
         """Whether the body can be had, from memory or from the log: to be asked before a transition that writes it

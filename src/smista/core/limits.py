@@ -1,6 +1,6 @@
 """How much a queue may hold, whether one more fits, and which message goes first where it does not.
 
-Questions only: nothing here changes a queue. What has to go goes in `trimming`; whoever is refused hears it from
+Questions only: nothing here changes a queue. What has to go goes in `trimming`; whoever is refused gets that from
 `entering`, `dead_letters` or `staging`.
 """
 

@@ -52,7 +52,7 @@ class Reason(enum.IntEnum):
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True, omit_defaults=True):
-    """What the publisher said beside the body. Immutable, so that messages published alike share one."""
+    """What the publisher gave beside the body. Immutable, so that messages published alike share one."""
 
     properties: bytes = b""
     exchange: str = ""

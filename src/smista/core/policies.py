@@ -37,9 +37,9 @@ from typing import Any
 
 import msgspec
 
-from smista.core.errors import InvalidArgument, InvalidName, InvalidSettings, PolicyNotFound
 from smista.core.settings import DEFAULT, NAME_BYTES_MAX, DeadLetterMode, QueueSettings, check_name, check_settings
-from smista.core.wording import explained
+from smista.errors import InvalidArgument, InvalidName, InvalidSettings, PolicyNotFound
+from smista.wording import explained
 
 NOT_BY_POLICY = frozenset(("annotations", "durable", "fair", "group_turns", "ordered"))
 PRIORITY_MAX = 1 << 31
@@ -111,7 +111,7 @@ class Policies:
     def get(self, name: str) -> Policy:
         policy = self.find(name)
         if policy is None:
-            raise PolicyNotFound(f"There is no policy {name!r:.300}; see which there are.")
+            raise PolicyNotFound(f"There is no policy {name!r:.300}; list the policies to see which there are.")
         return policy
 
     def check_room(self, name: str) -> None:
@@ -183,8 +183,8 @@ def _checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     try:
         typed = msgspec.convert(msgspec.to_builtins(dict(settings)), QueueSettings)
     except (msgspec.ValidationError, TypeError) as error:
-        said = explained(error, QueueSettings, place="the policy's settings")
-        raise InvalidSettings(f"A setting of the policy is not valid: {said}") from None
+        why = explained(error, QueueSettings, place="the policy's settings")
+        raise InvalidSettings(f"A setting of the policy is not valid: {why}") from None
     given = {name: getattr(typed, name) for name in settings}
     if all(_together(declared, given) is None for declared in _DECLARED):
         # Says what is wrong.

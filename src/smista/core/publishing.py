@@ -1,12 +1,15 @@
 """Publishing to one queue.
 
-A message that is refused does not keep its neighbours in the batch from being stored. How one message enters is in
+A message that is refused does not keep its neighbours in the batch from being stored. How messages enter is in
 `entering`; how one enters several queues in `fan_out`.
 
-A batch may have an id of its own, so that whoever did not hear the answer can send it again. Where the whole batch
+A batch may have an id of its own, so that whoever did not get the answer can send it again. Where the whole batch
 enters in one step its messages have numbers in a row, and one memory, of the first number, stands for all of them.
-Where messages are looked at one by one, each is remembered by the batch's id and its place in it, beside whatever id it
-has of its own. Which of the two was done is found by looking for both: the queue's settings may have changed since.
+Where some are refused, or messages are looked at one by one, each that enters is remembered by the batch's id and its
+place in it, beside whatever id it has of its own. Which of the two was done is found by looking for both.
+
+The queue's settings may have changed since. What is recognised is not checked again: it is stored, whatever the queue
+takes by now. What was refused is not remembered, so it is checked as if it were new, and may be stored this time.
 """
 
 from __future__ import annotations
@@ -19,13 +22,11 @@ from smista.core.checks import BATCH_ID_LENGTH_MAX, check_id, check_publication
 from smista.core.dead_letters import is_much
 from smista.core.declaring import look_after
 from smista.core.dedup import Seen, batch_key, dedup_key, sent_key
-from smista.core.entering import Placed, Result, find_duplicate, let_in, refuse, remember, seen_before, store
-from smista.core.errors import QueueFull
-from smista.core.limits import has_room
+from smista.core.entering import Entering, Placed, Result, enter, find_duplicate, make_message, remember, seen_before
 from smista.core.message import PLAIN, Envelope, Message, Publication
 from smista.core.queue import Queue
 from smista.core.state import BrokerState
-from smista.errors import BrokerError
+from smista.errors import BrokerError, QueueFull
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -63,46 +64,26 @@ def publish(
         check_id("batch_id", batch.id, BATCH_ID_LENGTH_MAX)
         seen = seen_before(queue, batch_key(batch.id), now_ms)
         if seen is not None and batch.is_whole:
-            return _publish_plain(state, queue, publications, batch, seen, now_ms)
+            return _recognised(queue, seen, len(publications))
         is_plain = is_plain and batch.is_whole and not _was_sent(queue, len(publications), batch, now_ms)
     if is_plain:
-        return _publish_plain(state, queue, publications, batch, None, now_ms)
-    results: list[Result] = []
-    entered: list[Message] = []
+        return _publish_plain(state, queue, publications, batch, now_ms)
+    entering = Entering(state, queue, now_ms)
     since, is_open = state.work if since is None else since, True
     for place, publication in enumerate(publications, 0 if batch is None else batch.first):
-        is_hurried = is_much(state, since, len(results))
+        is_hurried = is_much(state, since, entering.known_count)
         if is_hurried and is_cut:
             break
-        if entered and queue.settings.is_limited and not has_room(queue, len(publication.body)):
-            # What makes room notes records of its own; those of this batch come first.
-            _note_entered(state, queue, entered, now_ms)
-            entered = []
         sent_as = None if batch is None else sent_key(batch.id, place)
         try:
-            known = is_open if is_hurried else None
-            message, answer = let_in(state, queue, publication, now_ms, sent_as, is_open=known)
+            entering.plan(publication, sent_as, is_open=is_open if is_hurried else None)
+            is_open = True
         except BrokerError as error:
-            refuse(state, queue, publication, error, now_ms, is_hurried=is_hurried)
-            results.append(error)
+            entering.refuse(publication, error, is_hurried=is_hurried)
             is_open = is_open and not isinstance(error, QueueFull)
-            continue
-        results.append(answer)
-        is_open = True
-        if message is not None:
-            entered.append(message)
-    _note_entered(state, queue, entered, now_ms)
+    entering.let_in()
     look_after(queue, now_ms)
-    return results
-
-
-def _note_entered(state: BrokerState, queue: Queue, entered: Sequence[Message], now_ms: int) -> None:
-    """Note messages that have just entered a queue, and see to it that those leave again that may not stay."""
-    if entered:
-        state.journal.enqueued(queue, entered, now_ms)
-        for message in entered:
-            state.entered(queue, message, now_ms)
-        state.journal.between()
+    return entering.results
 
 
 def publish_alike(
@@ -117,7 +98,7 @@ def publish_alike(
 ) -> list[tuple[int, BrokerError]]:
     """Publish bodies that have all but themselves in common with `like`. Tells which were refused, by their place in
     `bodies`, and why. Measured at half of what `publish` takes, where the queue looks at nothing one by one."""
-    limit = queue.settings.body_bytes_max or state.body_bytes_max
+    limit = state.body_limit(queue)
     if not _is_plain(queue, (like,)) or max(map(len, bodies)) > limit:
         publications = [msgspec.structs.replace(like, body=body) for body in bodies]
         results = publish(state, queue, publications, is_use=is_use, since=since, now_ms=now_ms)
@@ -134,10 +115,10 @@ def publish_alike(
         Message(sequence, sequence, number, envelope, body, priority, now_ms, now_ms)
         for sequence, body in enumerate(bodies, state.next_sequence)
     ]
+    state.journal.enqueued_alike(queue, entered, bodies, now_ms)
     state.next_sequence += len(entered)
     queue.insert_ready(entered, sum(map(len, bodies)))
     queue.counters.published += len(entered)
-    state.journal.enqueued_alike(queue, entered, now_ms)
     look_after(queue, now_ms)
     return []
 
@@ -148,19 +129,25 @@ def publish_promised(state: BrokerState, queue: Queue, publications: Sequence[Pu
     All records of this stand together. What has to make room leaves afterwards, see `trimming`. Returns how many
     entered.
     """
-    limit = queue.settings.body_bytes_max or state.body_bytes_max
+    limit = state.body_limit(queue)
     if max(len(one.body) for one in publications) <= limit and _is_plain(queue, publications):
-        _publish_plain(state, queue, publications, None, None, now_ms)
+        _publish_plain(state, queue, publications, None, now_ms)
         return len(publications)
     entered: list[Message] = []
+    keys: dict[str, Message] = {}
     for publication in publications:
         key = dedup_key(queue.settings, publication)
-        if find_duplicate(queue, key, now_ms) is None:
-            entered.append(store(state, queue, publication, key, now_ms))
-        else:
+        if key in keys or find_duplicate(queue, key, now_ms) is not None:
             queue.counters.duplicates += 1
+            continue
+        message = make_message(queue, publication, state.next_sequence + len(entered), now_ms)
+        entered.append(message)
+        if key is not None:
+            keys[key] = message
     if entered:
-        state.journal.enqueued(queue, entered, now_ms)
+        enter(state, queue, entered, now_ms)
+    for key, message in keys.items():
+        remember(state, queue, key, message, now_ms)
     for message in entered:
         state.entered(queue, message, now_ms)
     look_after(queue, now_ms)
@@ -168,23 +155,17 @@ def publish_promised(state: BrokerState, queue: Queue, publications: Sequence[Pu
 
 
 def _publish_plain(
-    state: BrokerState,
-    queue: Queue,
-    publications: Sequence[Publication],
-    batch: Batch | None,
-    seen: Seen | None,
-    now_ms: int,
+    state: BrokerState, queue: Queue, publications: Sequence[Publication], batch: Batch | None, now_ms: int
 ) -> list[Result]:
-    """As one after the other; measured at half the cost, for what is nearly every batch. `seen` where they entered so
-    before, in one step."""
+    """As one after the other; measured at half the cost, for what is nearly every batch."""
     results: list[Result] = []
     entered: list[Message] = []
-    limit = queue.settings.body_bytes_max or state.body_bytes_max
+    limit = state.body_limit(queue)
     checked = PLAIN
     number, name, priority = queue.number, queue.name, queue.settings.default_priority
     body_bytes = 0
     position = 1 if queue.line is None else queue.line.position(priority) + 1
-    sequence = state.next_sequence if seen is None else seen.number
+    sequence = state.next_sequence
     for publication in publications:
         envelope, body = publication.envelope, publication.body
         if envelope is not checked or type(body) is not bytes or len(body) > limit:
@@ -196,24 +177,39 @@ def _publish_plain(
                 continue
             # Messages published alike share an envelope.
             checked = envelope
-        if seen is None:
-            entered.append(Message(sequence, sequence, number, envelope, body, priority, now_ms, now_ms))
-            results.append(Placed(sequence, now_ms, position, name))
-            position += 1
-            body_bytes += len(body)
-        else:
-            results.append(Placed(sequence, seen.created_at_ms, 0, name, True))
-            queue.counters.duplicates += 1
+        entered.append(Message(sequence, sequence, number, envelope, body, priority, now_ms, now_ms))
+        results.append(Placed(sequence, now_ms, position, name))
+        position += 1
+        body_bytes += len(body)
         sequence += 1
     if entered:
+        state.journal.enqueued(queue, entered, now_ms)
         state.next_sequence = sequence
         queue.insert_ready(entered, body_bytes)
         queue.counters.published += len(entered)
-        state.journal.enqueued(queue, entered, now_ms)
         if batch is not None:
-            remember(state, queue, batch_key(batch.id), entered[0], now_ms)
+            _remember_batch(state, queue, batch, entered, results, now_ms)
         look_after(queue, now_ms)
     return results
+
+
+def _remember_batch(
+    state: BrokerState, queue: Queue, batch: Batch, entered: list[Message], results: list[Result], now_ms: int
+) -> None:
+    if len(entered) == len(results):
+        remember(state, queue, batch_key(batch.id), entered[0], now_ms)
+        return
+    messages = iter(entered)
+    for place, result in enumerate(results):
+        if isinstance(result, Placed):
+            remember(state, queue, sent_key(batch.id, place), next(messages), now_ms)
+
+
+def _recognised(queue: Queue, seen: Seen, count: int) -> list[Result]:
+    """The answer to a whole batch that entered before in one step."""
+    queue.counters.duplicates += count
+    numbers = range(seen.number, seen.number + count)
+    return [Placed(number, seen.created_at_ms, 0, queue.name, True) for number in numbers]
 
 
 def _is_plain(queue: Queue, publications: Sequence[Publication]) -> bool:

@@ -297,10 +297,11 @@ class Queue:
 
     def note_failure(self, message: Message, reason: Reason, error: str, now_ms: int) -> None:
         """Count how a delivery ended; only what failed enters the message's history."""
+        self.counters.count_failure(reason)
         deliveries = message.deliveries
         if deliveries is None:
+            # The record of its delivery was lost. What is not known at all counts as well.
             return
-        self.counters.count_failure(reason)
         if reason is not Reason.TIMED_OUT:
             deliveries.is_open = False
         if reason is not Reason.RELEASED:
@@ -411,8 +412,6 @@ class Queue:
         """Build line, groups and deadlines from the tables; from here on the primitives keep them."""
         assert not self.is_attached
         self.is_attached = True
-        if self.settings.ordered:
-            self.groups = Groups()
         if self.settings.rate_limit is not None:
             self.rate = RateLimit(self.settings.rate_limit, now_ms)
         self.ready = _in_sequence(self.ready)

@@ -7,9 +7,11 @@ message of a bucket is the smaller of the two heads.
     priority 9:  returned (heap)  3 7        fresh (segments)  12 13 15 ...
     priority 0:  returned         -          fresh              1  2  4 ...
 
-Nothing is ever taken out of the middle: a message that stops being ready (expired, purged, acknowledged late) leaves
-its slot behind, recognised by its state when the slot is reached. Should such slots outnumber the live ones, `sweep`
-rebuilds one segment at a time. A message that moves to another queue becomes another object, so no slot is mistaken.
+Nothing is ever taken out of the middle: a message that stops being ready (expired, cancelled, acknowledged late) leaves
+its slot behind, recognised by its state when the slot is reached. Nobody counts the bodies in such slots, so there are
+never more of them in a bucket than live ones: when there are, `sweep` clears them, or, where there is more than one
+segment of slots, clears one segment with each message that goes on. A message that moves to another queue becomes
+another object, so no slot is mistaken.
 
 Strict policy serves the highest priority first. Weighted policy gives the level p a share of p+1 among the levels that
 have messages (stride scheduling): a level waits for at most (sum of shares / its share) + number of levels deliveries.
@@ -101,6 +103,8 @@ class Bucket:
             segment.popleft()
         self.slots -= 1
         self.count -= 1
+        if self.slots > 2 * self.count:
+            self.sweep()
 
     def take(self, limit: int) -> list[Message]:
         """Take up to `limit` at once; fewer where some came back, or at the end of a segment."""
@@ -117,15 +121,27 @@ class Bucket:
         self.slots -= count
         taken = [message for message in taken if message.state is _READY]
         self.count -= len(taken)
+        if self.slots > 2 * self.count:
+            self.sweep()
         return taken
 
+    def leave(self) -> None:
+        """Note that a message is no longer ready and leaves its slot behind."""
+        self.count -= 1
+        if self.slots > 2 * self.count:
+            self.sweep()
+
     def sweep(self) -> None:
-        """Clear the slots left behind, a segment at a time; call until `slots` is near `count` again."""
-        if len(self.returned) > SEGMENT // 2:
+        """Clear the slots left behind; of many slots those of a segment, so it is called again."""
+        if self.slots <= SEGMENT:
+            self.segments = [deque(m for segment in self.segments for m in segment if m.state is _READY)]
+            self._swept = 0
+        else:
+            self._swept = (self._swept + 1) % len(self.segments)
+            self.segments[self._swept] = deque(m for m in self.segments[self._swept] if m.state is _READY)
+        if not self._swept:
             self.returned = [pair for pair in self.returned if pair[1].state is _READY]
             heapq.heapify(self.returned)
-        self._swept = (self._swept + 1) % len(self.segments)
-        self.segments[self._swept] = deque(m for m in self.segments[self._swept] if m.state is _READY)
         self.slots = len(self.returned) + sum(map(len, self.segments))
 
     def in_order(self) -> Iterator[Message]:
@@ -265,10 +281,7 @@ class ReadyLine(Line[Bucket]):
 
     def leave(self, message: Message) -> None:
         """Note that a message is no longer ready and leaves its slot behind."""
-        bucket = self._buckets[message.priority]
-        bucket.count -= 1
-        if bucket.slots > SEGMENT and bucket.slots > 2 * bucket.count:
-            bucket.sweep()
+        self._buckets[message.priority].leave()
 
     def oldest(self) -> Message | None:
         """The ready message that has been in the queue longest, whatever its priority; left in place."""

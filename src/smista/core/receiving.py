@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 from smista.core.at_once import properties_bytes
 from smista.core.dead_letters import expire, is_much
-from smista.core.errors import InvalidArgument
 from smista.core.message import FOREVER_MS, Message
 from smista.core.queue import Queue
 from smista.core.state import BrokerState
+from smista.errors import InvalidArgument
 
 Deal = tuple[int | None, str]
 """How one of several gets its share: the lease, and the consumer's name, as `receive` takes them."""
 UNBOUNDED = 1 << 62
 EXPIRED_AT_ONCE = 250
+MEASURED_AT_ONCE = 64
+"""So many messages are taken before their properties are added up, where there is a bound on those."""
 WEIGHED = 16
 """Where bodies are small, so many messages may come together however long their headers are."""
 
@@ -105,7 +107,7 @@ def _take_at_once(queue: Queue, limit: int, bytes_max: int, properties_max: int,
     is_bounded = queue.body_bytes > bytes_max
     if is_bounded:
         limit = _count_within(queue, limit, bytes_max)
-    taken = line.take(limit)
+    taken = line.take(limit) if properties_max >= UNBOUNDED else _take_measured(queue, limit, properties_max)
     if _over(queue, taken, now_ms):
         for one in taken:
             line.untake(one)
@@ -117,6 +119,21 @@ def _take_at_once(queue: Queue, limit: int, bytes_max: int, properties_max: int,
         for one in taken[len(fitting) :]:
             line.untake(one)
         return fitting
+    return taken
+
+
+def _take_measured(queue: Queue, limit: int, properties_max: int) -> list[Message]:
+    """The next messages up to `limit`, and at most `MEASURED_AT_ONCE` beyond those whose properties fit: what is taken
+    and put back is work done twice. With properties of 150 bytes each it doubled the cost of a message."""
+    line = queue.line
+    assert line is not None
+    taken: list[Message] = []
+    while len(taken) < limit and properties_max > 0:
+        some = line.take(min(limit - len(taken), MEASURED_AT_ONCE))
+        if not some:
+            break
+        taken += some
+        properties_max -= properties_bytes(some)
     return taken
 
 

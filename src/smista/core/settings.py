@@ -1,4 +1,4 @@
-"""What a queue can be told. Every field has its default here and nowhere else."""
+"""The settings of a queue. Every field has its default here and nowhere else."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import cached_property
 
 import msgspec
 
-from smista.core.errors import InvalidArgument, InvalidName, InvalidSettings
 from smista.core.message import FOREVER_MS
-from smista.core.wording import explained
+from smista.errors import InvalidArgument, InvalidName, InvalidSettings
+from smista.wording import explained
 
 DAY_MS = 24 * 60 * 60 * 1000
 PRIORITY_MAX = 255
@@ -60,45 +60,88 @@ class QueueSettings(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True, dict=True
 ):
     lease_ms: int = 30_000
+    """How long a delivery may be held."""
     max_retries: int | None = 3
+    """Redeliveries after the first delivery; none for no limit."""
     retry_backoff: Backoff = Backoff.EXPONENTIAL
+    """How the wait before a retry grows."""
     retry_base_ms: int = 1_000
+    """Unit of the back-off; an exponential one waits 2, 4, 8, ... times it."""
     retry_cap_ms: int = 900_000
+    """The longest back-off."""
     retry_jitter: float = 0.0
+    """Up to this share of a back-off is taken off at random."""
     backoff_on_timeout: bool = False
+    """Whether a message whose lease ran out waits as after a nack."""
     dead_letter: DeadLetterMode = DeadLetterMode.MOVE
+    """What becomes of a message that has no retries left."""
     dead_letter_queue: str | None = None
+    """The target of move; none for QUEUE_dlq, declared when first needed."""
     dead_letter_exchange: str | None = None
+    """An exchange instead of a queue as the target."""
     dead_letter_routing_key: str | None = None
+    """The key for that exchange; none for the message's own."""
     dead_letter_max_depth: int | None = 10_000
+    """The max depth of the dead-letter queue, if it is declared for this one."""
     own_dead_letters: bool = False
+    """Whether the queue is its own dead-letter queue: failed messages go to its end."""
     max_depth: int | None = None
+    """Most messages: ready, scheduled and in flight."""
     max_bytes: int | None = None
+    """Most bytes of bodies."""
     limit_ready_only: bool = False
+    """Whether max depth counts only ready messages."""
     body_bytes_max: int | None = None
+    """Largest body; none for the broker's limit."""
     overflow: Overflow = Overflow.REJECT
+    """What happens on a publish to a full queue."""
     message_ttl_ms: int | None = None
+    """Time to live of messages that have no shorter one."""
     retention_ms: int | None = 14 * DAY_MS
+    """A ready or dead message older than this is removed."""
     delay_ms: int = 0
+    """Delay of messages that have none."""
     durable: bool = True
+    """Whether queue and messages are written to disk; cannot be altered."""
     prefetch: int = 10
+    """Prefetch of a subscription that asks for none."""
     max_prefetch: int = 1_000
+    """Largest prefetch of a subscription."""
     dedup_window_ms: int = 300_000
+    """How long a deduplication id is remembered."""
     dedup_by_body: bool = False
+    """Deduplicate messages without an id by their bodies."""
     dedup_scope: DeduplicationScope = DeduplicationScope.QUEUE
+    """Whether an id counts for the queue or for each group."""
     rate_limit: float | None = None
+    """Deliveries a second."""
     ordered: bool = False
+    """Strict order within a group."""
     group_turns: bool = False
+    """Whether a group of an ordered queue that is ready again goes behind the others."""
     fair: bool = False
+    """Whether deliveries are shared evenly between groups."""
     max_priority: int = PRIORITY_MAX
+    """The highest priority it takes."""
     clamp_priority: bool = False
+    """Whether a higher priority is lowered instead of refused."""
     default_priority: int = 0
+    """Priority of messages that have none."""
     priority_policy: PriorityPolicy = PriorityPolicy.STRICT
+    """Whether low priorities wait for all higher ones, or get a share of deliveries."""
     single_active_consumer: bool = False
+    """Serve one subscription at a time."""
     expires_ms: int | None = None
+    """Delete the queue when it was unused for this long."""
     annotations: tuple[tuple[str, str], ...] = ()
+    """What protocols keep with the queue for themselves."""
 
     # Asked of every message; settings never change, other ones take their place.
+
+    @cached_property
+    def highest_priority(self) -> int:
+        """The highest that a publisher may give."""
+        return PRIORITY_MAX if self.clamp_priority else self.max_priority
 
     @cached_property
     def is_limited(self) -> bool:
@@ -122,7 +165,7 @@ _CHOICES: dict[str, type[enum.StrEnum]] = {
 }
 
 # field: (least, most), None is allowed where the field's type allows it
-_RANGES: dict[str, tuple[float, float]] = {
+SETTING_RANGES: dict[str, tuple[float, float]] = {
     "lease_ms": (0, FOREVER_MS),
     "max_retries": (0, 1 << 31),
     "retry_base_ms": (0, FOREVER_MS),
@@ -150,14 +193,14 @@ def check_settings(settings: QueueSettings) -> None:
     try:
         msgspec.convert(msgspec.to_builtins(settings), QueueSettings)
     except (msgspec.ValidationError, TypeError) as error:
-        said = explained(error, QueueSettings, place="the queue's settings")
-        raise InvalidSettings(f"A setting is not valid: {said}") from None
+        why = explained(error, QueueSettings, place="the queue's settings")
+        raise InvalidSettings(f"A setting is not valid: {why}") from None
     for field, choices in _CHOICES.items():
         value = getattr(settings, field)
         # Text equals its choice, and is not that choice wherever one is asked for.
         if type(value) is not choices:
             raise InvalidSettings(no_choice(f"Setting {field}", value, choices))
-    for field, (least, most) in _RANGES.items():
+    for field, (least, most) in SETTING_RANGES.items():
         value = getattr(settings, field)
         if value is not None and not least <= value <= most:
             raise InvalidSettings(f"Setting {field} is {value}; give it a value from {least} to {most}.")
@@ -190,7 +233,7 @@ def check_settings(settings: QueueSettings) -> None:
 
 
 def no_choice(name: str, value: object, choices: type[enum.StrEnum]) -> str:
-    """What is said of a value that is none of the choices."""
+    """The error for a value that is none of the choices."""
     given = f"the text {value!a:.80}" if type(value) is str else f"{value!a:.80}"
     names = ", ".join(f"{one.name} ({one.value})" for one in choices)
     return f"{name} is {given}; give it one of {choices.__name__}: {names}."
@@ -219,11 +262,11 @@ def check_name(kind: str, name: object) -> str:
 
 
 def differences(present: QueueSettings, asked: QueueSettings) -> list[str]:
-    """The settings in which the two differ, each as `name: present 1, asked for 2`."""
+    """The settings in which the two differ, each as `name: present 1, asked for 2`. Annotations are none."""
     return [
         f"{field}: present {_written(getattr(present, field))}, asked for {_written(getattr(asked, field))}"
         for field in QueueSettings.__struct_fields__
-        if getattr(present, field) != getattr(asked, field)
+        if field != "annotations" and getattr(present, field) != getattr(asked, field)
     ]
 
 

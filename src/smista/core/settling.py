@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from smista.core.dead_letters import dead_letter, discard, expire
-from smista.core.errors import InvalidArgument, LeaseExpired, MessageNotFound, StaleReceipt
 from smista.core.limits import drops_first
-from smista.core.message import FOREVER_MS, Deliveries, Message, Reason, Receipt, State
+from smista.core.message import FOREVER_MS, Deliveries, Fate, Message, Reason, Receipt, State
 from smista.core.queue import Queue, error_text
 from smista.core.receiving import check_lease
 from smista.core.retry import backoff_ms, has_retries_left
 from smista.core.state import BrokerState
-from smista.errors import BrokerError
+from smista.errors import BrokerError, InvalidArgument, LeaseExpired, MessageNotFound, StaleReceipt
 
 Outcome = BrokerError | None
 
@@ -102,7 +101,7 @@ def nack(
         raise InvalidArgument(f"delay_ms is {delay_ms!r}; give a whole number of milliseconds, 0 or more.")
     queue, message = held(state, receipt)
     if not requeue:
-        dead_letter(state, queue, message, Reason.REJECTED, failed_by=Reason.NACKED, error=error, now_ms=now_ms)
+        dead_letter(state, queue, message, Fate(Reason.REJECTED, Reason.NACKED, error_text(error), now_ms))
         return False
     return fail(state, queue, message, Reason.NACKED, delay_ms=delay_ms, error=error, chance=chance, now_ms=now_ms)
 
@@ -120,10 +119,11 @@ def fail(
 ) -> bool:
     """End a delivery that failed, whoever says so: the consumer, the clock, or its vanished connection."""
     settings = queue.settings
+    error = error_text(error)
     failure_count = message.failure_count + 1
     max_retries = settings.max_retries if message.envelope.max_retries is None else message.envelope.max_retries
     if not has_retries_left(max_retries, failure_count):
-        dead_letter(state, queue, message, Reason.MAX_RETRIES, failed_by=reason, error=error, now_ms=now_ms)
+        dead_letter(state, queue, message, Fate(Reason.MAX_RETRIES, reason, error, now_ms))
         return False
     if message.expires_at_ms is not None and message.expires_at_ms <= now_ms:
         expire(state, queue, message, failed_by=reason, error=error, now_ms=now_ms)
@@ -172,11 +172,10 @@ def receipt_for(queue: Queue, sequence: int) -> Receipt:
 def _give_back(
     state: BrokerState, queue: Queue, message: Message, reason: Reason, due_at_ms: int, error: str, now_ms: int
 ) -> None:
-    error = error_text(error)
     state.journal.given_back(queue, message, reason, due_at_ms, error, now_ms)
     queue.give_back(message, reason, due_at_ms, error, now_ms)
     if drops_first(queue):
-        state.crowd(queue)
+        state.mark_over_limit(queue)
 
 
 def _acknowledgeable(state: BrokerState, receipt: Receipt) -> tuple[Queue, Message]:
@@ -195,14 +194,16 @@ def _acknowledgeable(state: BrokerState, receipt: Receipt) -> tuple[Queue, Messa
 def _stale(queue: Queue | None, receipt: Receipt) -> StaleReceipt:
     if queue is None:
         return StaleReceipt(
-            "The receipt's queue has been deleted, and its messages with it. There is nothing left to settle."
+            "The receipt's queue has been deleted, and its messages with it. There is nothing left to settle.",
+            is_gone=True,
         )
     message = queue.find(receipt.sequence)
     if message is None:
         return StaleReceipt(
             f"The message is no longer in queue {queue.name!r}: it was settled before, by this receipt or by whoever "
             "had it after you, or it became a dead letter, expired or was purged. There is nothing left to settle. "
-            "Extend the lease of slow work, or ask for a longer one."
+            "Extend the lease of slow work, or ask for a longer one.",
+            is_gone=True,
         )
     if message.state is State.DEAD:
         return StaleReceipt(

@@ -1,6 +1,6 @@
 """Committing staged batches: rows that wait outside the queues are published together, once.
 
-What is staged lies in files, which are a door's business. Here is what must hold whatever they contain:
+What is staged lies in files, of which the core knows nothing. Here is what must hold whatever they contain:
 
 - A batch is named by its job and its number there. Committing it puts down a durable *intent* first: where to, which
   parts, how many rows. From then on the batch will be published, all of it, whatever happens in between.
@@ -19,15 +19,16 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from smista.core.errors import InvalidPriority, MessageTooLarge, QueueFull
-from smista.core.exchanges import ReachTooWide, route
+from smista.core.checks import check_body_bytes
+from smista.core.exchanges import route
 from smista.core.fan_out import publish_promised_to_several
 from smista.core.limits import MAKES_ROOM, fits
 from smista.core.message import Publication
 from smista.core.publishing import publish_promised
 from smista.core.queue import Queue
-from smista.core.settings import DAY_MS, PRIORITY_MAX
+from smista.core.settings import DAY_MS
 from smista.core.state import BrokerState
+from smista.errors import InvalidPriority, QueueFull, ReachTooWide
 
 REMEMBERED_MS = 14 * DAY_MS
 REMEMBERED_MAX = 100_000
@@ -98,13 +99,8 @@ class Load(msgspec.Struct):
 def check_load(state: BrokerState, queue: Queue, load: Load) -> None:
     """Raise why the queue cannot take this, all of it."""
     settings = queue.settings
-    limit = settings.body_bytes_max or state.body_bytes_max
-    if load.body_bytes_max > limit:
-        raise MessageTooLarge(
-            f"A body of {load.body_bytes_max} bytes is over the limit of {limit} bytes for queue {queue.name!r}; "
-            "raise its body_bytes_max, or send less."
-        )
-    highest = PRIORITY_MAX if settings.clamp_priority else settings.max_priority
+    check_body_bytes(state, queue, load.body_bytes_max)
+    highest = settings.highest_priority
     if load.priority_max > highest:
         raise InvalidPriority(
             f"Priority {load.priority_max} is above {highest}, the highest queue {queue.name!r} takes."

@@ -1,8 +1,8 @@
 """All that a broker knows: namespaces with their queues and exchanges, the calendar, the next numbers.
 
 Commands live in modules of their own (`publishing`, `receiving`, `settling`, `dead_letters`, `declaring`,
-`governing`, `due`, `browsing`, `claims`, `staging`) as functions over this state. None of them waits, reads a clock or
-draws a number: each is one atomic step.
+`governing`, `due`, `browsing`, `claims`, `staging`, `jobs`) as functions over this state. None of them waits, reads a
+clock or draws a number: each is one atomic step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from smista.core.calendar import Calendar
 from smista.core.dedup import Tally
-from smista.core.errors import NamespaceNotFound, QueueNotFound
 from smista.core.exchanges import Topology
 from smista.core.journal import Journal
 from smista.core.limits import is_over
@@ -20,9 +19,11 @@ from smista.core.message import Message, State
 from smista.core.policies import Policies
 from smista.core.queue import Messages, Queue
 from smista.core.settings import QueueSettings
+from smista.errors import NamespaceNotFound, QueueNotFound
 
 if TYPE_CHECKING:
     from smista.core.claims import Claimant
+    from smista.core.jobs import Job
     from smista.core.staging import Commit
 
 ReadRouting = Callable[[bytes], tuple[Mapping[str, object] | None, Sequence[str]]]
@@ -55,14 +56,15 @@ class BrokerState:
         "calendar",
         "claimants",
         "commits",
-        "crowded",
         "fleeting",
+        "jobs",
         "journal",
         "looked_at",
         "namespaces",
         "next_exchange",
         "next_queue",
         "next_sequence",
+        "over_limit",
         "purged",
         "queues",
         "read_routing",
@@ -81,11 +83,13 @@ class BrokerState:
         """By the number of the queue and by name, who claims batches of it, see `claims`."""
         self.commits: dict[tuple[str, str], Commit] = {}
         """By job and batch, what staged batches were published, oldest first, see `staging`."""
+        self.jobs: dict[int, dict[int, Job]] = {}
+        """By the number of the queue and by sequence, what goes on by itself, or has ended lately, see `jobs`."""
         self._instant_ms = 0
         self.read_routing: ReadRouting = lambda properties: (None, ())
-        """How to find in a message's properties, which are the doors' business, what a dead letter is routed by beside
+        """How to find in a message's properties, which belong to the protocols, what a dead letter is routed by beside
         its key: headers, and further keys."""
-        self.crowded: dict[Queue, int] = {}
+        self.over_limit: dict[Queue, int] = {}
         """Queues that may hold too much, and how much entered since they were last looked at; see `trimming`."""
         self.fleeting: dict[Queue, list[Message]] = {}
         """Messages of theirs whose time to live was over as they entered: for those who wait already, or for nobody."""
@@ -100,7 +104,8 @@ class BrokerState:
         self.next_exchange = 1
         self.next_sequence = 1
         self.looked_at = 0
-        """How many queues were looked at for dead letters that did not enter them, and what it took to find them."""
+        """How many queues were looked at for dead letters that did not enter them, what it took to find them, and how
+        many messages left to make room for others."""
         self.woken: dict[Queue, None] = {}
         """Queues in which something became ready while somebody was waiting; the engine empties it."""
         self.purged: list[Messages] = []
@@ -110,6 +115,10 @@ class BrokerState:
     def work(self) -> int:
         """How much was done so far: what entered queues, and what was tried."""
         return self.next_sequence + self.looked_at
+
+    def body_limit(self, queue: Queue) -> int:
+        """The largest body that a queue takes."""
+        return queue.settings.body_bytes_max or self.body_bytes_max
 
     def namespace(self, name: str) -> Namespace:
         namespace = self.namespaces.get(name)
@@ -121,9 +130,7 @@ class BrokerState:
         space = self.namespaces.get(namespace)
         queue = None if space is None else space.queues.get(name)
         if queue is None:
-            raise QueueNotFound(
-                f"There is no queue {name!r} in namespace {namespace!r}; declare it first, or check its name."
-            )
+            raise queue_not_found(name, namespace)
         return queue
 
     def shared_instant(self, at_ms: int) -> int:
@@ -169,6 +176,8 @@ class BrokerState:
         for claimant in self.claimants.pop(queue.number, {}).values():
             for claim in claimant.claims.values():
                 self.calendar.remove(claim)
+        for job in self.jobs.pop(queue.number, {}).values():
+            self.calendar.remove(job)
 
     def empty(self, queue: Queue, *, ready_only: bool) -> None:
         """Empty a queue at once and leave the freeing of its memory to `free_purged`."""
@@ -190,9 +199,9 @@ class BrokerState:
                 self.purged.pop()
         return bool(self.purged)
 
-    def crowd(self, queue: Queue) -> None:
+    def mark_over_limit(self, queue: Queue) -> None:
         """A queue may hold more than its limits say."""
-        self.crowded[queue] = self.crowded.get(queue, 0) + 1
+        self.over_limit[queue] = self.over_limit.get(queue, 0) + 1
 
     def entered(self, queue: Queue, message: Message, now_ms: int) -> None:
         """A message entered a queue, or became ready in it, and has been noted: does something have to go for it?"""
@@ -200,4 +209,8 @@ class BrokerState:
         if is_fleeting and message.state is State.READY:
             self.fleeting.setdefault(queue, []).append(message)
         if is_fleeting or (queue.settings.is_limited and (queue.settings.limit_ready_only or is_over(queue))):
-            self.crowd(queue)
+            self.mark_over_limit(queue)
+
+
+def queue_not_found(name: str, namespace: str) -> QueueNotFound:
+    return QueueNotFound(f"There is no queue {name!r} in namespace {namespace!r}; declare it first, or check its name.")

@@ -1,9 +1,9 @@
 """Keeping queues within their limits: what has to go, goes here.
 
 A queue that takes one more although it is full lets go of what was there, before the newcomer enters (`make_room`), so
-that the newcomer is told its place. Room is made only when everything about the publish is decided: whoever is refused
+that the newcomer gets its place. Room is made only when everything about the publish is decided: whoever is refused
 has pushed nobody out. What could not be done then is done when the command is over (`keep_limits`): the queue takes
-more than its limits say, and is left in `state.crowded`. So it is also where
+more than its limits say, and is left in `state.over_limit`. So it is also where
 
 - everything is let in first, as RabbitMQ does it. In a queue with `limit_ready_only` a message counts against the
   limits only while nobody holds it: whoever waits gets what is ready, and only what nobody took must fit, or go. The
@@ -18,9 +18,9 @@ more than its limits say, and is left in `state.crowded`. So it is also where
 The rule is that a command never serves: it notes its records, and when it is over and nothing is half done, somebody
 calls `keep_limits`:
 
-    command ──▶ records noted, queue in `crowded` ──▶ command is over ──▶ keep_limits: serve, expire, drop
+    command ──▶ records noted, queue in `over_limit` ──▶ command is over ──▶ keep_limits: serve, expire, drop
 
-One call does a bounded amount of work; what is left stays in `crowded` for the next one. Dropping keeps pace with
+One call does a bounded amount of work; what is left stays in `over_limit` for the next one. Dropping keeps pace with
 publishing, since the bound grows with what entered.
 """
 
@@ -44,13 +44,13 @@ Serve = Callable[[Queue, int], object]
 
 
 def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> Queue | None:
-    """Serve the crowded queues, then drop what nobody took and may not stay. Some may still be crowded afterwards.
+    """Serve the queues over their limits, then drop what nobody took and may not stay. Some may be over even then.
 
     Returns the one of them whose dead letters went to so many queues that the rest of them should wait for a while."""
-    entered, since = sum(state.crowded.values()), state.work
+    entered, since = sum(state.over_limit.values()), state.work
     budget = TRIMMED_AT_ONCE + 2 * entered
-    while state.crowded and budget > 0:
-        queue, _ = state.crowded.popitem()
+    while state.over_limit and budget > 0:
+        queue, _ = state.over_limit.popitem()
         if queue.is_deleted:
             state.fleeting.pop(queue, None)
             state.beyond.pop(queue, None)
@@ -73,16 +73,16 @@ def keep_limits(state: BrokerState, *, serve: Serve, now_ms: int) -> Queue | Non
             turn_away(state, queue, message, now_ms)
             state.journal.between()
         if is_much(state, since, 2 * entered):
-            state.crowded.setdefault(queue, 0)
+            state.over_limit.setdefault(queue, 0)
             return queue
         count = 0
         while is_over(queue) and queue.settings.overflow in MAKES_ROOM:
             if is_much(state, since, 2 * entered):
-                state.crowded.setdefault(queue, 0)
+                state.over_limit.setdefault(queue, 0)
                 return queue
             if count >= budget:
                 # More than one call may do.
-                state.crowded.setdefault(queue, 0)
+                state.over_limit.setdefault(queue, 0)
                 break
             if not _let_go(state, queue, now_ms):
                 break
@@ -97,6 +97,7 @@ def make_room(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int) ->
     for _ in range(MADE_ROOM_AT_ONCE):
         if has_room(queue, body_bytes) or not _let_go(state, queue, now_ms):
             return
+        state.looked_at += 1
 
 
 def _newest_beyond(queue: Queue, entered: list[Message]) -> list[Message]:

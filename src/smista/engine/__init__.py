@@ -1,58 +1,30 @@
 """The broker on a running event loop: see `broker.py`. What its callers need is named here."""
 
-from smista.core.browsing import Filter, Page
-from smista.core.counters import QueueStats
-from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings, Route
-from smista.core.message import FOREVER_MS, Envelope, Publication, Reason, Receipt, State
-from smista.core.settings import (
-    Backoff,
-    DeadLetterMode,
-    DeduplicationScope,
-    IfExists,
-    Overflow,
-    PriorityPolicy,
-    QueueSettings,
-)
-from smista.engine.broker import Broker
-from smista.engine.consumers import CreditPool, Subscription
-from smista.engine.delivery import Delivery, Published
-from smista.engine.leaving import ACKNOWLEDGED_AT_ONCE, SETTLED_AT_ONCE, Settle, in_slices
-from smista.engine.measures import KeptFor, LogSpace
-from smista.engine.publishing import FAN_OUT_AT_ONCE
-from smista.engine.settings import BrokerSettings
-
-__all__ = [
-    "ACKNOWLEDGED_AT_ONCE",
-    "FAN_OUT_AT_ONCE",
-    "FOREVER_MS",
-    "SETTLED_AT_ONCE",
-    "Backoff",
-    "Binding",
-    "Broker",
-    "BrokerSettings",
-    "CreditPool",
-    "DeadLetterMode",
-    "DeduplicationScope",
-    "Delivery",
-    "Envelope",
-    "ExchangeKind",
-    "ExchangeSettings",
-    "Filter",
-    "IfExists",
-    "KeptFor",
-    "LogSpace",
-    "Overflow",
-    "Page",
-    "PriorityPolicy",
-    "Publication",
-    "Published",
-    "QueueSettings",
-    "QueueStats",
-    "Reason",
-    "Receipt",
-    "Route",
-    "Settle",
-    "State",
-    "Subscription",
-    "in_slices",
-]
+from smista.core.browsing import Page as Page
+from smista.core.browsing import Wanted as Wanted
+from smista.core.counters import QueueStats as QueueStats
+from smista.core.exchanges import Binding as Binding
+from smista.core.exchanges import ExchangeKind as ExchangeKind
+from smista.core.exchanges import ExchangeSettings as ExchangeSettings
+from smista.core.exchanges import Route as Route
+from smista.core.message import FOREVER_MS as FOREVER_MS
+from smista.core.message import Envelope as Envelope
+from smista.core.message import Publication as Publication
+from smista.core.message import Reason as Reason
+from smista.core.message import Receipt as Receipt
+from smista.core.message import State as State
+from smista.core.settings import Backoff as Backoff
+from smista.core.settings import DeadLetterMode as DeadLetterMode
+from smista.core.settings import DeduplicationScope as DeduplicationScope
+from smista.core.settings import IfExists as IfExists
+from smista.core.settings import Overflow as Overflow
+from smista.core.settings import PriorityPolicy as PriorityPolicy
+from smista.core.settings import QueueSettings as QueueSettings
+from smista.engine.broker import Broker as Broker
+from smista.engine.delivery import Delivery as Delivery
+from smista.engine.delivery import Published as Published
+from smista.engine.measures import KeptFor as KeptFor
+from smista.engine.measures import LogSpace as LogSpace
+from smista.engine.settings import BrokerSettings as BrokerSettings
+from smista.engine.subscription import CreditPool as CreditPool
+from smista.engine.subscription import Subscription as Subscription

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from smista.core.caches import SMALL_BYTES
+from smista.caches import SMALL_BYTES
 from smista.core.message import Death, Failure, Message, Reason
 from smista.core.queue import FAILURES_KEPT
 
@@ -28,7 +28,7 @@ KEPT_BYTES = 400
 LARGE_BYTES = SMALL_BYTES + 1
 """From where on shared properties count once. Smaller ones may be cached, and then be another object that is equal."""
 FAILURE_BYTES = 170
-"""What a failed delivery takes beside what its consumer said of it ..."""
+"""What a failed delivery takes beside the error that its consumer gave ..."""
 DEATH_BYTES = 200
 """... and a death beside its failures."""
 
@@ -53,8 +53,6 @@ class Accounts:
         """How much of the blocks lives, in all; of none more than there is of it."""
         self._sizes: dict[int, int] = {}
         """How large those blocks are in which more lives by count."""
-        self.lasting: set[int] = set()
-        """Blocks that hold declarations, bindings, claims, commits or deduplication memory."""
         self.resident_bytes = 0
         """Bytes of bodies in memory ..."""
         self.kept_bytes = 0
@@ -63,6 +61,50 @@ class Accounts:
         """... but for their histories, which few have."""
         self._sharers: dict[int, tuple[object, int, int]] = {}
         """Large properties and deaths, by identity: they themselves, their size, and how many messages have them."""
+
+    def count_entered(self, position: int, messages: Sequence[Message]) -> None:
+        """Messages have entered, and lie in the block at `position`."""
+        bodies_bytes = properties_bytes = 0
+        for message in messages:
+            message.position = position
+            bodies_bytes += len(message.body)  # type: ignore[arg-type] # it has just come, so these are bytes
+            properties_bytes += len(message.envelope.properties)
+        count = len(messages)
+        size = bodies_bytes + properties_bytes + MESSAGE_BYTES * count
+        self.live[position] = self.live.get(position, 0) + size
+        self.live_total += size
+        self.resident_bytes += bodies_bytes
+        if properties_bytes < LARGE_BYTES:
+            self.kept_bytes += properties_bytes + KEPT_BYTES * count
+        else:
+            for message in messages:
+                self.count_kept(message)
+
+    def count_entered_alike(self, position: int, messages: Sequence[Message], bodies: Sequence[bytes]) -> None:
+        """As `count_entered`, for messages that differ in their bodies only."""
+        for message in messages:
+            message.position = position
+        bodies_bytes, count = sum(map(len, bodies)), len(messages)
+        self.resident_bytes += bodies_bytes
+        self.count_kept(messages[0], count)
+        size = bodies_bytes + (len(messages[0].envelope.properties) + MESSAGE_BYTES) * count
+        self.live[position] = self.live.get(position, 0) + size
+        self.live_total += size
+
+    def count_copies(self, position: int, messages: Sequence[Message], lasting: Sequence[Message]) -> None:
+        """Copies of one message have entered, all with the same body and properties; those that are `lasting` lie in
+        the block at `position`."""
+        # Thousands in one step, so accounts are kept once for all of them. Measured at 0.7 us a queue against 1.5 with
+        # each counted for itself.
+        first = messages[0]
+        self.resident_bytes += first.body_bytes * len(messages)
+        self.count_kept(first, len(messages))
+        for message in lasting:
+            message.position = position
+        if lasting:
+            size = live_bytes(first) * len(lasting)
+            self.live[position] = self.live.get(position, 0) + size
+            self.live_total += size
 
     def count_in(self, message: Message) -> None:
         """A message lives in block `message.position` from now on."""
@@ -98,7 +140,6 @@ class Accounts:
     def give_up(self, position: int) -> None:
         """Nothing in this block counts any more."""
         self._count_out(position, self.live.get(position, 0))
-        self.lasting.discard(position)
 
     def count_resident(self, messages: Iterable[Message]) -> None:
         """They are in memory; whether in the log too is counted by itself."""

@@ -1,16 +1,24 @@
 """The broker: a log, the state folded from it, and everybody who waits for messages, on a running event loop.
 
     broker = await Broker.open(SqliteLog.open("data"))
-    await broker.declare_queue("orders")
-    [published] = await broker.publish("orders", [Publication(b"...")])
-    [delivery] = await broker.receive("orders", wait_ms=20_000)
-    await broker.acknowledge([delivery.receipt])
+    await broker.declaring.declare_queue("orders")
+    [published] = await broker.publishing.publish("orders", [Publication(b"...")])
+    [delivery] = await broker.receiving.receive("orders", wait_ms=20_000)
+    await broker.settling.acknowledge([delivery.receipt])
     await broker.close()
 
-What changes something returns when the change is durable. Publishing and settling come in a second form, ending in
-`_now`, that returns at once, as the protocols need it that answer many requests together; they await `durable()`, or
-ask `when_durable`, once for all of them. Both do the whole transition in one synchronous step of the loop, which is
-what makes it atomic: nothing here awaits between deciding and doing.
+It is made of parts, each a subject with a module of its own, over what they share (`running`):
+
+    publishing  receiving  settling  subscribing     a message's way: in, out, done with
+    catalog  declaring  surveying                    queues, exchanges, bindings, policies: asked, changed, listed
+    browsing  messages  redriving  receipts          looking at messages, and changing them by hand
+    jobs                                             what goes on by itself, also after a restart
+    claiming  staging                                batches: taken out of a queue, and put in once
+    statistics  log  intake                          how it stands
+
+What changes something returns when the change is durable. What is submitted returns a ticket at once, which is answered
+when it is durable, see `tickets`. Both do the whole transition in one synchronous step of the loop, which is what makes
+it atomic: nothing here awaits between deciding and doing. The calls that end in `_now` are that step alone.
 
 What a caller may rely on: after `OutcomeUnknown` or `BrokerStopped` nothing is confirmed any more, and the process
 should end; a new broker on the same log finds what was confirmed. A cancelled call may have taken effect.
@@ -19,395 +27,200 @@ should end; a new broker on the same log finds what was confirmed. A cancelled c
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Self
 
-from smista.core import receiving, settling
-from smista.core.dead_letters import is_much
-from smista.core.errors import InvalidArgument, InvalidReceipt
-from smista.core.message import Message, Receipt
-from smista.core.queue import Queue
-from smista.core.settings import check_text
-from smista.core.settling import Outcome
-from smista.core.state import DEFAULT_NAMESPACE
-from smista.engine.claiming import WAIT_MS_MAX
-from smista.engine.consumers import RECEIVED_BYTES_MAX, CreditPool, Poll, Subscription, deleted
-from smista.engine.delivery import Delivery
-from smista.engine.leaving import ACKNOWLEDGED_AT_ONCE, SETTLED_AT_ONCE
-from smista.engine.surveying import SurveyingBroker
-from smista.errors import BrokerError
+from smista.core.claims import held_by_claims
+from smista.core.settling import receipt_for
+from smista.core.state import BrokerState, ReadRouting
+from smista.engine.browsing import Browsing
+from smista.engine.catalog import Catalog
+from smista.engine.claiming import Claiming
+from smista.engine.clock import Clock
+from smista.engine.declaring import Declaring
+from smista.engine.ids import first_sequence, shard_of
+from smista.engine.intake import Intake
+from smista.engine.jobs import Jobs
+from smista.engine.log_view import LogView
+from smista.engine.messages import Messages
+from smista.engine.publishing import Publishing
+from smista.engine.receipts import Receipts
+from smista.engine.receiving import Receiving
+from smista.engine.recovery import Recovery
+from smista.engine.redriving import Redriving
+from smista.engine.running import Running
+from smista.engine.settings import BrokerSettings
+from smista.engine.settling import Settling
+from smista.engine.staging import Staging
+from smista.engine.statistics import Statistics
+from smista.engine.subscribing import Subscribing
+from smista.engine.surveying import Surveying
+from smista.errors import BrokerClosed
+from smista.log import Log
+from smista.log.errors import LogDamaged
 
-CONSUMER_LENGTH_MAX = 1024
-RECEIVED_AT_ONCE = 500
-"""So many are handed out in one turn of the loop: some 3 ms."""
-
-T = TypeVar("T")
+BACKGROUND_S = 1.0
+"""How long closing waits for what is going back. The rest is given back when the log is opened again."""
 
 
-class Broker(SurveyingBroker):
+class Broker:
     """See the module. Make one with `open`; all methods belong to the loop it was opened on."""
 
-    # -- receiving ----------------------------------------------------------------------------------------------------
+    def __init__(
+        self, log: Log, settings: BrokerSettings, clock: Clock, state: BrokerState, recovery: Recovery
+    ) -> None:
+        recovered = recovery.summary()
+        running = self._running = Running(log, settings, clock, state, recovery)
+        self._state = state
+        self._keeper = running.keeper
+        self._closing: asyncio.Task[None] | None = None
+        self.ids = running.ids
+        self.fair_turns = running.fair_turns
+        """For whoever looks at very much ..."""
+        self.fan_out_turns = running.fan_out_turns
+        """... and for messages that go to very many queues."""
+        self.background = running.background
 
-    async def receive(
-        self,
-        queue: str,
-        limit: int = 1,
+        self.publishing = Publishing(running)
+        self.receiving = Receiving(running)
+        self.settling = Settling(running)
+        self.subscribing = Subscribing(running, self.settling)
+        self.catalog = Catalog(running)
+        self.declaring = Declaring(running)
+        self.surveying = Surveying(running)
+        self.browsing = Browsing(running)
+        self.messages = Messages(running)
+        self.redriving = Redriving(running)
+        self.jobs = Jobs(running)
+        self.receipts = Receipts(running)
+        self.claiming = Claiming(running, self.receiving)
+        self.staging = Staging(running)
+        self.statistics = Statistics(running, recovered)
+        self.log = LogView(running)
+        self.intake = Intake(running)
+        running.after()
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(
+        cls,
+        log: Log,
+        settings: BrokerSettings | None = None,
         *,
-        wait_ms: int = 0,
-        lease_ms: int | None = None,
-        consumer: str = "",
-        several_per_group: bool = False,
-        beside_active: bool = False,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> list[Delivery]:
-        """Up to `limit` messages under lease. With `wait_ms`, an empty queue is waited on, and answers at once when
-        something becomes ready; an empty list when nothing did. Where bodies are large, fewer: some 16 MiB of them.
+        clock: Clock | None = None,
+        on_damage: Callable[[LogDamaged], None] | None = None,
+        read_routing: ReadRouting | None = None,
+        shard: int = 0,
+    ) -> Self:
+        """Recover from `log` and start. The broker owns the log from here on and closes it.
 
-        `beside_active`: also where a queue serves a single active consumer, of what that one has no credit for.
+        `read_routing` finds, in the properties that protocols keep with a message, the headers and further keys by
+        which a dead letter is routed. Some are, while the broker starts.
+
+        A damaged log is refused (`LogDamaged`) unless `on_damage` is given: it is then called for each damaged block,
+        and the rest is served.
+
+        `shard` says which part of a cluster's queues this log is, always the same for one log.
         """
-        now_ms = self._enter_within_limits()
-        source = self._state.queue(queue, namespace)
-        if type(limit) is not int or not 1 <= limit <= source.settings.max_prefetch:
-            raise InvalidArgument(
-                f"limit is {limit!r}; queue {queue!r} hands out 1 to {source.settings.max_prefetch} messages at a time."
-            )
-        if type(wait_ms) is not int or not 0 <= wait_ms <= WAIT_MS_MAX:
-            raise InvalidArgument(f"wait_ms is {wait_ms!r}; give 0 to {WAIT_MS_MAX} milliseconds.")
-        _check_consumer(consumer, lease_ms)
-        if not beside_active:
-            self._consumers.check_poll(source)
-        watch = self._consumers.watch(source)
-        if watch is None or not len(watch.line):
-            messages = self._receive_some(source, limit, lease_ms, consumer, several_per_group, now_ms)
-            self._after()
-            while not messages and receiving.has_more(source, now_ms):
-                # Very many are over: they go some at a time.
-                await asyncio.sleep(0)
-                now_ms = self._enter()
-                if source.is_deleted:
-                    raise deleted(source)
-                messages = self._receive_some(source, limit, lease_ms, consumer, several_per_group, now_ms)
-                self._after()
-            if messages:
-                deliveries = await self._dispatcher.deliveries(messages)
-                if deliveries or not wait_ms:
-                    return await self._with_more(source, deliveries, limit, lease_ms, consumer, several_per_group)
-                # All of it went while it was being read.
-                now_ms = self._enter()
-                if source.is_deleted:
-                    raise deleted(source)
-        if not wait_ms:
-            return []
-        deliveries = await self._poll(source, limit, wait_ms, lease_ms, consumer, now_ms, several_per_group)
-        return await self._with_more(source, deliveries, limit, lease_ms, consumer, several_per_group)
-
-    async def _with_more(
-        self,
-        queue: Queue,
-        deliveries: list[Delivery],
-        limit: int,
-        lease_ms: int | None,
-        consumer: str,
-        several_per_group: bool,
-    ) -> list[Delivery]:
-        """What came first, and of what else is asked for as much as is there, everybody else in between."""
-        if len(deliveries) < RECEIVED_AT_ONCE:
-            return deliveries
-        bytes_left = RECEIVED_BYTES_MAX - _size(deliveries)
+        settings = settings or BrokerSettings()
+        clock = clock or Clock()
+        state = BrokerState(body_bytes_max=settings.body_bytes_max)
+        recovery = Recovery(state, resident_bytes_max=settings.resident_bytes_max)
         try:
-            while len(deliveries) < limit and bytes_left > 0:
-                await self.lane.turn()
-                now_ms = self._enter()
-                watch = self._consumers.watch(queue)
-                if queue.is_deleted or (watch is not None and len(watch.line)):
-                    break
-                left = limit - len(deliveries)
-                messages = self._receive_some(queue, left, lease_ms, consumer, several_per_group, now_ms)
-                self._after()
-                more = await self._dispatcher.deliveries(messages)
-                deliveries += more
-                bytes_left -= _size(more)
-                if len(messages) < RECEIVED_AT_ONCE:
-                    break
-        except BaseException:
-            # Whoever asked does not hear of what came first either.
-            if self.failure is None and not self.is_closed:
-                self._give_back([delivery.receipt for delivery in deliveries])
+            await asyncio.to_thread(recovery.replay, log, on_damage)
+            if state.next_sequence == 1:  # nothing has entered yet
+                state.next_sequence = first_sequence(shard)
+            assert shard_of(state.next_sequence) == shard, "The log is that of another shard."
+            clock.resume(recovery.anchor, recovery.last_ms)
+            if read_routing is not None:
+                state.read_routing = read_routing
+            broker = cls(log, settings, clock, state, recovery)
+        except BaseException as error:
+            with _noting_on(error):
+                log.close()
             raise
-        return deliveries
-
-    def _receive_some(
-        self, queue: Queue, limit: int, lease_ms: int | None, consumer: str, several_per_group: bool, now_ms: int
-    ) -> list[Message]:
-        return receiving.receive(
-            self._state,
-            queue,
-            min(limit, RECEIVED_AT_ONCE),
-            lease_ms=lease_ms,
-            consumer=consumer,
-            several_per_group=several_per_group,
-            bytes_max=RECEIVED_BYTES_MAX,
-            now_ms=now_ms,
-        )
-
-    async def _poll(
-        self,
-        queue: Queue,
-        limit: int,
-        wait_ms: int,
-        lease_ms: int | None,
-        consumer: str,
-        now_ms: int,
-        several_per_group: bool,
-    ) -> list[Delivery]:
-        answer: asyncio.Future[list[Delivery]] = self._loop.create_future()
-        at_once = min(limit, RECEIVED_AT_ONCE)
-        poll = Poll(queue, at_once, lease_ms, consumer, answer, several_per_group=several_per_group)
-        self._consumers.add_poll(poll)
-        self._state.calendar.add(poll, now_ms + wait_ms, now_ms)
-        self._dispatcher.serve(queue, is_cut=True)
-        self._after()
         try:
-            return await answer
-        except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled() and answer.exception() is None:
-                self._give_back([delivery.receipt for delivery in answer.result()])
+            broker._release_unending()
+            # That this run began must be on disk before anything is handed out under its number.
+            await broker.durable()
+        except BaseException as error:
+            with _noting_on(error):
+                await broker.close()
             raise
-        finally:
-            self._state.calendar.remove(poll)
-            self._consumers.remove_poll(poll)
+        return broker
 
-    def subscribe(
-        self,
-        queue: str,
-        deliver: Callable[[list[Delivery]], None],
-        *,
-        ended: Callable[[BrokerError], None] = lambda error: None,
-        consumer: str = "",
-        prefetch: int | None = None,
-        priority: int = 0,
-        lease_ms: int | None = None,
-        pool: CreditPool | None = None,
-        is_counted: bool = True,
-        lane: object = None,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> Subscription:
-        """Have messages pushed to `deliver` until `cancel`, never more than `prefetch` of them unsettled.
+    def _release_unending(self) -> None:
+        """Give back what was held without a deadline: such a lease ends with its consumer, and those of an earlier run
+        are gone. Claims have deadlines of their own."""
+        # What is released may have expired, and making its dead-letter queue adds one.
+        for queue in list(self._state.queues.values()):
+            claimed = held_by_claims(self._state, queue)
+            unending = [message for message in queue.in_flight.values() if message.deadline_ms is None]
+            held = [message for message in unending if message.sequence not in claimed]
+            self._running.release([receipt_for(queue, message.sequence) for message in held])
 
-        `ended` is called if the broker ends the subscription: the queue was deleted, the broker closes. Subscriptions
-        with the same `pool` together hold no more than its limit.
-        """
-        self._enter()
-        source = self._state.queue(queue, namespace)
-        if prefetch is None:
-            prefetch = source.settings.prefetch
-        _check_prefetch(source, prefetch)
-        _check_consumer(consumer, lease_ms)
-        subscription = Subscription(
-            source,
-            consumer,
-            deliver,
-            ended,
-            prefetch=prefetch,
-            priority=priority,
-            lease_ms=lease_ms,
-            pool=pool,
-            is_counted=is_counted,
-            lane=lane,
-        )
-        self._consumers.add_subscription(subscription)
-        self._state.woken[source] = None
-        self._after()
-        return subscription
+    async def close(self) -> None:
+        """Make everything durable, end everybody's waiting, and close the log. Leases stay as they are."""
+        if self._closing is None:
+            self._closing = self._running.loop.create_task(self._close())
+        # Whoever waits for it may be cancelled; closing goes on.
+        await asyncio.shield(self._closing)
 
-    def set_prefetch(self, subscription: Subscription, prefetch: int) -> None:
-        """How many unsettled messages a subscription may hold from now on; what it holds beyond that, it keeps."""
-        self._enter()
-        _check_prefetch(subscription.queue, prefetch)
-        subscription.prefetch = prefetch
-        self._consumers.has_credit(subscription)
-        self._after()
+    async def _close(self) -> None:
+        running = self._running
+        # What is going back is back, if it is not too much; the rest is given back when the log is opened again.
+        await running.background.wait(BACKGROUND_S)
+        running.is_closed = True
+        running.deadlines.stop()
+        self.statistics.stop()
+        running.end_all(BrokerClosed("The broker is closing; open another one on its data."))
+        await running.dispatcher.close()
+        # Whatever waits for a disk that is full waits in vain from here on, also what is done in the background.
+        self.stop_waiting_for_room()
+        await running.background.finish()
+        await self._keeper.close()
 
-    def hold_back(self, subscription: Subscription, is_held_back: bool) -> None:
-        """Push nothing to a subscription for now, whatever its credit: its connection is full. Or do so again."""
-        self._enter()
-        subscription.is_held_back = is_held_back
-        self._consumers.has_credit(subscription)
-        self._after()
+    def stop_waiting_for_room(self) -> None:
+        """About to be closed: what finds the disk full from now on fails at once, with `OutcomeUnknown`."""
+        self._keeper.stop_waiting_for_room()
 
-    def let_go_in_pool(self, pool: CreditPool, receipts: Iterable[Receipt]) -> None:
-        """These count in the pool no longer, whatever has become of their messages and queues."""
-        self._enter()
-        count = len(pool.held)
-        pool.held.difference_update((receipt.queue, receipt.sequence) for receipt in receipts)
-        if len(pool.held) < count:
-            for member in pool.members:
-                self._consumers.has_credit(member)
-            self._after()
+    async def __aenter__(self) -> Self:
+        return self
 
-    def set_pool_limit(self, pool: CreditPool, limit: int) -> None:
-        """How much the subscriptions of a pool may hold together from now on."""
-        self._enter()
-        pool.limit = limit
-        for member in pool.members:
-            self._consumers.has_credit(member)
-        self._after()
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
-    # -- settling -----------------------------------------------------------------------------------------------------
+    @property
+    def is_closed(self) -> bool:
+        return self._running.is_closed
 
-    async def acknowledge(self, receipts: Sequence[Receipt]) -> list[Outcome]:
-        """These deliveries succeeded; returns when that is durable. Per receipt None, or why it had no effect."""
-        outcomes = self.acknowledge_now(receipts[:ACKNOWLEDGED_AT_ONCE])
-        while len(outcomes) < len(receipts):
-            await self.lane.turn()
-            outcomes += self.acknowledge_now(receipts[len(outcomes) : len(outcomes) + ACKNOWLEDGED_AT_ONCE])
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the broker stopped confirming; None while it is well."""
+        return self._keeper.failure
+
+    def now_ms(self) -> int:
+        return self._running.clock.now_ms()
+
+    def read_routing_with(self, read: ReadRouting) -> None:
+        """As `read_routing` of `open`, for a protocol that comes later."""
+        self._state.read_routing = read
+
+    async def durable(self) -> None:
+        """Return when everything done so far is on disk; raise `OutcomeUnknown` if that fails."""
         await self._keeper.durable()
-        return outcomes
 
-    def acknowledge_now(self, receipts: Iterable[Receipt]) -> list[Outcome]:
-        now_ms = self._enter()
-        outcomes = settling.acknowledge(self._state, receipts, now_ms=now_ms)
-        self._after()
-        return outcomes
-
-    async def nack(
-        self, receipts: Sequence[Receipt], *, requeue: bool = True, delay_ms: int | None = None, error: str = ""
-    ) -> list[bool | BrokerError]:
-        """These deliveries failed. Per receipt True if it will be retried, False if it is dead, or why neither."""
-        return await self._settle_durably(
-            receipts,
-            lambda some: self.nack_now(some, requeue=requeue, delay_ms=delay_ms, error=error, is_cut=True),
-        )
-
-    def nack_now(
-        self,
-        receipts: Iterable[Receipt],
-        *,
-        requeue: bool = True,
-        delay_ms: int | None = None,
-        error: str = "",
-        is_cut: bool = False,
-    ) -> list[bool | BrokerError]:
-        """With `is_cut` there are fewer results than receipts where some became dead letters in very many queues: the
-        others are not settled yet."""
-        now_ms, since = self._enter(), self._state.work
-        results: list[bool | BrokerError] = []
-        for receipt in receipts:
-            if is_cut and is_much(self._state, since):
-                break
-            try:
-                results.append(
-                    settling.nack(
-                        self._state,
-                        receipt,
-                        requeue=requeue,
-                        delay_ms=delay_ms,
-                        error=error,
-                        chance=random.random(),
-                        now_ms=now_ms,
-                    )
-                )
-            except BrokerError as refusal:
-                results.append(refusal)
-            self._keeper.seal_if_large()
-        self._after()
-        return results
-
-    async def release(self, receipts: Sequence[Receipt]) -> list[Outcome]:
-        """Give messages back to their old places, not counted as failures."""
-        return await self._settle_durably(receipts, lambda some: self.release_now(some, is_cut=True))
-
-    async def _settle_durably(
-        self, receipts: Sequence[Receipt], settle: Callable[[Sequence[Receipt]], list[T]]
-    ) -> list[T]:
-        """Settle all of them, those that `settle` leaves, and those of very many, in later turns; returns when that is
-        durable. Where they are very many, their queues serve nobody who waits until all are back."""
-        is_much = len(receipts) > SETTLED_AT_ONCE
-        go_on = self.hold_up({receipt.queue for receipt in receipts}) if is_much else None
-        try:
-            results = settle(receipts[:SETTLED_AT_ONCE])
-            while len(results) < len(receipts):
-                await self.lane.turn()
-                results += settle(receipts[len(results) : len(results) + SETTLED_AT_ONCE])
-        finally:
-            if go_on is not None:
-                go_on()
-        await self._keeper.durable()
-        return results
-
-    async def extend(self, receipts: Sequence[Receipt], lease_ms: int) -> list[Outcome]:
-        """The leases now end `lease_ms` from now."""
-        outcomes: list[Outcome] = []
-        while True:
-            now_ms = self._enter()
-            some = receipts[len(outcomes) : len(outcomes) + ACKNOWLEDGED_AT_ONCE]
-            outcomes += settling.extend(self._state, some, lease_ms, now_ms=now_ms)
-            self._after()
-            if len(outcomes) == len(receipts):
-                break
-            await self.lane.turn()
-        await self._done_durably()
-        return outcomes
-
-    def receipt_for(self, queue: str, message_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Receipt:
-        """The receipt of whoever holds a message now: for commands that can only name the message."""
-        source = self._state.queue(queue, namespace)
-        return settling.receipt_for(source, self._sequence(source, message_id))
-
-    def receipt(self, text: str) -> Receipt:
-        """Read a receipt that left the process as text; `InvalidReceipt` for what this broker never gave out."""
-        receipt = self.ids.receipt(text)
-        if receipt.sequence >= self._state.next_sequence:
-            raise InvalidReceipt("The receipt names a message that does not exist yet; was the data restored?")
-        return receipt
-
-    def is_there(self, receipt: Receipt) -> bool:
-        """Whether the message that a receipt names is still in its queue, in whatever state."""
-        queue = self._state.queues.get(receipt.queue)
-        return queue is not None and queue.find(receipt.sequence) is not None
-
-    def can_be_settled(self, receipt: Receipt) -> bool:
-        """Whether a receipt names the last delivery of a message and nobody has settled that; its lease may be over."""
-        queue = self._state.queues.get(receipt.queue)
-        message = None if queue is None else queue.find(receipt.sequence)
-        deliveries = None if message is None else message.deliveries
-        return deliveries is not None and deliveries.is_open and deliveries.is_named_by(receipt)
-
-    async def held_deliveries(self, receipts: Iterable[Receipt]) -> list[Delivery]:
-        """Deliveries that are in flight, once more; without those that are over."""
-        found = [settling.find_held(self._state, receipt) for receipt in receipts]
-        return await self._dispatcher.deliveries([one[1] for one in found if one is not None])
-
-    def delivered_at_ms(self, receipt: Receipt) -> int | None:
-        """When the delivery began that a receipt names; None where it is over."""
-        try:
-            _, message = settling.held(self._state, receipt)
-        except BrokerError:
-            return None
-        assert message.deliveries is not None
-        return message.deliveries.last_at_ms
+    def when_durable(self, callback: Callable[[BaseException | None], None]) -> None:
+        """Call back, on the loop, when everything done so far is on disk: with None, or with what went wrong."""
+        self._keeper.durable().add_done_callback(lambda future: callback(future.exception()))
 
 
-def _size(deliveries: Iterable[Delivery]) -> int:
-    """What they take for whoever gets them: messages may share their headers here, and do not there."""
-    return sum(len(delivery.body) + len(delivery.envelope.properties) for delivery in deliveries)
-
-
-def _check_consumer(consumer: str, lease_ms: int | None) -> None:
-    """Before anybody stands in line: what is wrong must not come up when they are served, among others."""
-    check_text("consumer", consumer)
-    if len(consumer) > CONSUMER_LENGTH_MAX:
-        raise InvalidArgument(
-            f"The consumer's name has {len(consumer)} characters; give it {CONSUMER_LENGTH_MAX} at most."
-        )
-    if lease_ms is not None:
-        receiving.check_lease(lease_ms)
-
-
-def _check_prefetch(queue: Queue, prefetch: object) -> None:
-    if type(prefetch) is not int or not 1 <= prefetch <= queue.settings.max_prefetch:
-        raise InvalidArgument(
-            f"prefetch is {prefetch!r}; queue {queue.name!r} allows 1 to {queue.settings.max_prefetch}."
-        )
+@contextlib.contextmanager
+def _noting_on(error: BaseException) -> Iterator[None]:
+    """What goes wrong in here is a note on the error that came first, which tells more."""
+    try:
+        yield
+    except Exception as another:
+        error.add_note(f"Closing failed too: {another}")

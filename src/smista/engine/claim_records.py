@@ -1,9 +1,9 @@
-"""How claims and committed batches stand in the log, and how they come back from it.
+"""How claims, committed batches and jobs stand in the log, and how they come back from it.
 
-A CLAIMANT record is the whole of a consumer but for the rows of its claims, a COMMITTED record the whole of a batch:
-the latest one counts. The rows stand in CLAIMED records by themselves, each with its place in the claim, so any of them
-can be written again alone. Since the front of the log is dropped, rows may come before their CLAIMANT: they are kept
-until one says whether their claim is still there.
+A CLAIMANT record is the whole of a consumer but for the rows of its claims, a COMMITTED record the whole of a batch, a
+JOB record the whole of a job: the latest one counts. The rows stand in CLAIMED records by themselves, each with its
+place in the claim, so any of them can be written again alone. Since the front of the log is dropped, rows may come
+before their CLAIMANT: they are kept until one says whether their claim is still there.
 """
 
 from __future__ import annotations
@@ -12,49 +12,16 @@ from array import array
 
 import msgspec
 
-from smista.core.claims import Claim, Claimant, ClaimState, Rows, attach_claims, next_serial
-from smista.core.staging import Commit, Part, apply_committed
+from smista import records
+from smista.core.claims import Claim, Claimant, Rows, attach_claims, next_serial
+from smista.core.jobs import Job, apply_advanced, apply_job
+from smista.core.staging import Commit, apply_committed
 from smista.core.state import BrokerState
-from smista.log import records
-from smista.log.records import Claimed
-
-
-class ClaimRecord(msgspec.Struct, frozen=True, array_like=True):
-    number: int
-    after: int
-    state: ClaimState
-    made_at_ms: int
-    expires_at_ms: int
-    rows: int = 0
-
-
-class ClaimantRecord(msgspec.Struct, frozen=True, array_like=True):
-    queue: int
-    consumer: str
-    session: str
-    acknowledged: int
-    last: int
-    late_count: int
-    claims: list[ClaimRecord]
-    """Open and closing ones."""
-    ended: list[tuple[int, ClaimState, int]]
-    """Number, how, rows."""
-    is_forgotten: bool = False
-    """It had to make room for another one."""
-
-
-class CommitRecord(msgspec.Struct, frozen=True, array_like=True):
-    job: str
-    batch: str
-    namespace: str
-    queue: str | None
-    exchange: str | None
-    parts: tuple[Part, ...]
-    rows: int
-    at_ms: int
-    done: int
-    duplicates: int
-    unrouted: int
+from smista.records.claimant import Claimant as ClaimantFields
+from smista.records.claimant import ClaimFields
+from smista.records.claimed import Claimed
+from smista.records.committed import Committed
+from smista.records.job import Job as JobFields
 
 
 def claimed_record(claim: Claim, rows: Rows) -> Claimed:
@@ -71,12 +38,12 @@ def claimed_record(claim: Claim, rows: Rows) -> Claimed:
     )
 
 
-def claimant_record(claimant: Claimant, *, is_forgotten: bool = False) -> ClaimantRecord:
+def claimant_record(claimant: Claimant, *, is_forgotten: bool = False) -> ClaimantFields:
     claims = [
-        ClaimRecord(claim.number, claim.after, claim.state, claim.made_at_ms, claim.expires_at_ms, claim.row_count)
+        ClaimFields(claim.number, claim.after, claim.state, claim.made_at_ms, claim.expires_at_ms, claim.row_count)
         for claim in claimant.claims.values()
     ]
-    return ClaimantRecord(
+    return ClaimantFields(
         claimant.queue,
         claimant.consumer,
         claimant.session,
@@ -89,20 +56,12 @@ def claimant_record(claimant: Claimant, *, is_forgotten: bool = False) -> Claima
     )
 
 
-def commit_record(commit: Commit) -> CommitRecord:
-    return CommitRecord(
-        commit.job,
-        commit.batch,
-        commit.namespace,
-        commit.queue,
-        commit.exchange,
-        commit.parts,
-        commit.rows,
-        commit.at_ms,
-        commit.done,
-        commit.duplicates,
-        commit.unrouted,
-    )
+def commit_record(commit: Commit) -> Committed:
+    return msgspec.convert(commit, Committed, from_attributes=True)
+
+
+def job_record(job: Job) -> JobFields:
+    return JobFields(*(getattr(job, field) for field in JobFields.__struct_fields__))
 
 
 class ClaimRecovery:
@@ -114,7 +73,7 @@ class ClaimRecovery:
         """By queue and consumer, claim, and place in the claim."""
 
     def claimed(self, data: memoryview, position: int) -> None:
-        record = records.read_claimed(data)
+        record = records.claimed.decode(data)
         rows = Rows(
             record.first,
             record.run,
@@ -127,7 +86,7 @@ class ClaimRecovery:
         claims.setdefault(record.number, {})[record.first] = rows
 
     def claimant(self, data: memoryview, position: int) -> None:
-        record = records.unpack(data, ClaimantRecord)
+        record = records.claimant.decode(data)
         by_name = self._state.claimants.setdefault(record.queue, {})
         if record.is_forgotten:
             by_name.pop(record.consumer, None)
@@ -152,14 +111,26 @@ class ClaimRecovery:
             del rows[number]
 
     def committed(self, data: memoryview, position: int) -> None:
-        record = records.unpack(data, CommitRecord)
+        record = records.committed.decode(data)
         fields = msgspec.structs.asdict(record)
         apply_committed(self._state, Commit(**fields, position=position))
+
+    def job(self, data: memoryview, position: int) -> None:
+        fields = msgspec.structs.asdict(records.job.decode(data))
+        apply_job(self._state, Job(**fields, position=position))
+
+    def job_advanced(self, data: memoryview) -> None:
+        """Of a job that is not known, a JOB stands further on, or it is forgotten."""
+        advanced = records.job_advanced.decode(data)
+        job = self._state.jobs.get(advanced.queue, {}).get(advanced.sequence)
+        if job is not None:
+            apply_advanced(job, advanced.place, advanced.after, advanced.moved, advanced.strays)
 
     def queue_deleted(self, number: int) -> None:
         for key in [key for key in self._rows if key[0] == number]:
             del self._rows[key]
         self._state.claimants.pop(number, None)
+        self._state.jobs.pop(number, None)
 
     def finish(self, now_ms: int) -> None:
         for by_name in self._state.claimants.values():
@@ -169,3 +140,5 @@ class ClaimRecovery:
                     claim.rows = [rows for _, rows in sorted(parts.get(claim.number, {}).items())]
         self._rows.clear()
         attach_claims(self._state, now_ms)
+        for number in [number for number in self._state.jobs if number not in self._state.queues]:
+            del self._state.jobs[number]

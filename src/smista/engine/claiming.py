@@ -1,6 +1,6 @@
 """Claims on a running broker: the rules are in `core/claims`, here is what takes time.
 
-A claim of 50,000 rows is made, checked, read and settled in slices, the rest of the loop in between. All that changes
+A claim of 50,000 rows is made, checked and settled in slices, the rest of the loop in between. All that changes
 one consumer's claims happens one after the other, under its lock, so that an impatient client's second request finds
 what its first one made. Only a heartbeat does not wait: it must come through while a claim waits for messages.
 """
@@ -13,77 +13,31 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from smista.core import claims
 from smista.core.claims import Claim, Claimant, ClaimState
-from smista.core.errors import ClaimExpired, InvalidArgument, QueueDeleted
-from smista.core.message import FOREVER_MS, Envelope, Message, Receipt
+from smista.core.message import FOREVER_MS, Receipt
 from smista.core.queue import Queue
 from smista.core.receiving import peek
 from smista.core.settings import check_name, check_text
 from smista.core.settling import find_held
-from smista.core.state import DEFAULT_NAMESPACE, BrokerState
-from smista.engine.clock import Clock
-from smista.engine.delivery import Delivery
-from smista.engine.leaving import LeavingBroker
-from smista.engine.recovery import Recovery
-from smista.engine.settings import BrokerSettings
-from smista.log import Log
+from smista.core.state import DEFAULT_NAMESPACE
+from smista.engine.claim_rows import ClaimedRows, ClaimRows
+from smista.engine.claim_views import ClaimantView, ClaimView, claim_view, claimant_view
+from smista.engine.receiving import WAIT_MS_MAX, Receiving
+from smista.engine.running import Running
+from smista.errors import ClaimExpired, InvalidArgument, QueueDeleted
 
-WAIT_MS_MAX = 20_000
 CLAIM_ROWS_MAX = 1_000_000
 CLAIM_LEASE_MS = 600_000
 TAKEN_AT_ONCE = 500
-READ_AT_ONCE = 4_096
-READ_BYTES_AT_ONCE = 8 << 20
 
 
-class ClaimView(msgspec.Struct, frozen=True):
-    """One open claim."""
-
-    number: int
-    after: int
-    rows: int
-    body_bytes: int
-    made_at_ms: int
-    expires_at_ms: int
-
-
-class ClaimantView(msgspec.Struct, frozen=True):
-    """A consumer that claims, and its open claims."""
-
-    consumer: str
-    session: str
-    """Empty when the name is free."""
-    seen_at_ms: int
-    acknowledged: int
-    last: int
-    acknowledged_late: int
-    claims: list[ClaimView]
-
-
-class ClaimedRows(msgspec.Struct, frozen=True):
-    """Some rows of a claim, a list for each thing that is known of them. Copies: nothing changes them later."""
-
-    queue: str
-    claim: int
-    first: int
-    numbers: list[int]
-    sequences: list[int]
-    bodies: list[bytes]
-    created_at_ms: list[int]
-    delivered_at_ms: list[int]
-    delivery_counts: list[int]
-    priorities: list[int]
-    envelopes: list[Envelope]
-
-
-class ClaimingBroker(LeavingBroker):
-    def __init__(
-        self, log: Log, settings: BrokerSettings, clock: Clock, state: BrokerState, recovery: Recovery
-    ) -> None:
-        super().__init__(log, settings, clock, state, recovery)
+class Claiming:
+    def __init__(self, running: Running, receiving: Receiving) -> None:
+        self._running = running
+        self._receiving = receiving
+        self._state = running.state
+        self._rows = ClaimRows(running)
         self._locks: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
 
     # -- making -------------------------------------------------------------------------------------------------------
@@ -106,18 +60,18 @@ class ClaimingBroker(LeavingBroker):
         The same one again for whoever asks again. It has up to `max_rows`, and no more than `max_bytes` of bodies
         unless its first one alone is larger. `wait_ms`: how long to wait for the first row.
         """
-        self._enter()
+        self._running.enter()
         _check_claim(consumer, session, after, max_rows, max_bytes, lease_ms, wait_ms)
         source = self._state.queue(queue, namespace)
-        self._consumers.check_poll(source)
+        self._running.consumers.check_poll(source)
         async with self._one_at_a_time(source, consumer):
             claim = await self._claim_at_hand(source, consumer, session, after)
             if claim is None:
                 claim = await self._make_claim(source, consumer, after, [], max_rows, max_bytes, lease_ms)
         if claim is None and wait_ms:
             claim = await self._wait_and_claim(source, consumer, session, after, max_rows, max_bytes, lease_ms, wait_ms)
-        await self._done_durably()
-        return None if claim is None else _view(claim)
+        await self._running.done_durably()
+        return None if claim is None else claim_view(claim)
 
     async def _claim_at_hand(self, queue: Queue, consumer: str, session: str, after: int) -> Claim | None:
         claimant = self._seize(queue, consumer, session, is_new=True)
@@ -137,7 +91,7 @@ class ClaimingBroker(LeavingBroker):
         lease_ms: int,
         wait_ms: int,
     ) -> Claim | None:
-        deliveries = await self._poll(queue, 1, wait_ms, FOREVER_MS, consumer, self._enter(), False)
+        deliveries = await self._receiving.poll(queue, 1, wait_ms, FOREVER_MS, consumer, self._running.enter(), False)
         receipts = [delivery.receipt for delivery in deliveries]
         try:
             async with self._one_at_a_time(queue, consumer):
@@ -147,7 +101,7 @@ class ClaimingBroker(LeavingBroker):
             return claim
         finally:
             # Whatever did not become a row of the claim.
-            self._give_back(receipts)
+            self._running.give_back(receipts)
 
     async def _make_claim(
         self,
@@ -163,7 +117,7 @@ class ClaimingBroker(LeavingBroker):
         is nothing to claim."""
         claim: Claim | None = None
         while True:
-            now_ms = self._enter()
+            now_ms = self._running.enter()
             _check_there(queue)
             if claim is not None and claim.state is not ClaimState.OPEN:
                 # It ended while it was being made: what it has got goes back with it, and it gets no more.
@@ -187,12 +141,12 @@ class ClaimingBroker(LeavingBroker):
                 claim = claims.open_claim(self._state, queue, claimant, after, lease_ms=lease_ms, now_ms=now_ms)
             claims.add_rows(self._state, queue, claim, messages)
             receipts.clear()
-            self._after()
+            self._running.after()
             await asyncio.sleep(0)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    async def read_claim(
+    async def read(
         self,
         queue: str,
         consumer: str,
@@ -207,51 +161,26 @@ class ClaimingBroker(LeavingBroker):
 
         Raises at once where any of them is gone; when that happens later, while they are being read, the iterator does.
         """
-        self._enter()
+        self._running.enter()
         source = self._state.queue(queue, namespace)
         if session is not None:
             check_text("session", session)
             claimant = self._seize(source, consumer, session)
-            self._after()
+            self._running.after()
         else:
             claimant = claims.find_claimant(self._state, source, consumer)
-        claim = claims.look_up(source, claimant, number)
-        end = claim.row_count if end is None else min(end, claim.row_count)
-        for first in range(start, end, READ_AT_ONCE):
-            claims.messages_of(self._state, source, claim, first, min(first + READ_AT_ONCE, end))
-            await asyncio.sleep(0)
-        return self._read(source, claim, start, end)
-
-    async def _read(self, queue: Queue, claim: Claim, start: int, end: int) -> AsyncIterator[ClaimedRows]:
-        average = max(1, claim.body_bytes // max(1, claim.row_count))
-        step = max(1, min(READ_AT_ONCE, READ_BYTES_AT_ONCE // average))
-        for first in range(start, end, step):
-            self._enter()
-            last = min(first + step, end)
-            messages = self._rows(queue, claim, first, last)
-            if not self._keeper.are_at_hand(messages):
-                await self._keeper.fetch(messages)
-                # Reading took time.
-                messages = self._rows(queue, claim, first, last)
-            rows = _copied(queue, claim, first, messages)
-            self._keeper.handed_over(messages)
-            yield rows
-
-    def _rows(self, queue: Queue, claim: Claim, start: int, end: int) -> list[Message]:
-        if claim.state is not ClaimState.OPEN:
-            claims.look_up(queue, claim.claimant, claim.number)
-        return claims.messages_of(self._state, queue, claim, start, end)
+        return await self._rows.read(source, claims.look_up(source, claimant, number), start, end)
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
-    async def acknowledge_claims(
+    async def acknowledge(
         self, queue: str, consumer: str, up_to: int, *, session: str, namespace: str = DEFAULT_NAMESPACE
     ) -> tuple[int, int]:
         """All claims up to this number are done with. Returns how many rows that was, and for how many it was too late.
 
         Doing so again does nothing. Raises `ClaimExpired` where claim `up_to` itself has expired.
         """
-        self._enter()
+        self._running.enter()
         check_text("session", session)
         source = self._state.queue(queue, namespace)
         async with self._one_at_a_time(source, consumer):
@@ -261,27 +190,27 @@ class ClaimingBroker(LeavingBroker):
                     claims.look_up(source, claimant, up_to)
                 except ClaimExpired:
                     claims.count_late(self._state, source, claimant, up_to)
-                    await self._done_durably()
+                    await self._running.done_durably()
                     raise
             closed, late = claims.acknowledge_up_to(self._state, source, claimant, up_to)
             await self._work_off(source, closed)
-        await self._done_durably()
+        await self._running.done_durably()
         return sum(claim.settled_count for claim in closed), late + sum(claim.late_count for claim in closed)
 
-    async def renew_claims(
+    async def renew(
         self, queue: str, consumer: str, lease_ms: int, *, session: str, namespace: str = DEFAULT_NAMESPACE
     ) -> list[ClaimView]:
         """A heartbeat: the session is there, and all its open claims now end `lease_ms` from now. Returns them."""
-        now_ms = self._enter()
+        now_ms = self._running.enter()
         check_text("session", session)
         _check_number("lease_ms", lease_ms, 1, FOREVER_MS)
         source = self._state.queue(queue, namespace)
         claimant = self._seize(source, consumer, session, is_new=True)
         renewed = claims.renew(self._state, source, claimant, lease_ms, now_ms=now_ms)
-        await self._done_durably()
-        return [_view(claim) for claim in renewed]
+        await self._running.done_durably()
+        return [claim_view(claim) for claim in renewed]
 
-    async def release_claims(
+    async def release(
         self,
         queue: str,
         consumer: str,
@@ -292,45 +221,33 @@ class ClaimingBroker(LeavingBroker):
     ) -> int:
         """Give back the claims above number `after`, not counted as failures, and the consumer's name. Returns how many
         rows that was."""
-        self._enter()
+        self._running.enter()
         check_text("session", session)
         source = self._state.queue(queue, namespace)
         async with self._one_at_a_time(source, consumer):
             claimant = self._seize(source, consumer, session)
             closed = claims.release_after(self._state, source, claimant, after)
             await self._work_off(source, closed)
-        await self._done_durably()
+        await self._running.done_durably()
         return sum(claim.settled_count for claim in closed)
 
-    def claims(
+    def claimants(
         self, queue: str, consumer: str | None = None, *, namespace: str = DEFAULT_NAMESPACE
     ) -> list[ClaimantView]:
         """Who claims from this queue, and what; only one consumer where it is named, or `ClaimNotFound`."""
-        self._enter()
+        self._running.enter()
         source = self._state.queue(queue, namespace)
         if consumer is not None:
-            return [_show(claims.find_claimant(self._state, source, consumer))]
-        return [_show(claimant) for claimant in claims.claimants(self._state, source)]
+            return [claimant_view(claims.find_claimant(self._state, source, consumer))]
+        return [claimant_view(claimant) for claimant in claims.claimants(self._state, source)]
 
     # -- inside -------------------------------------------------------------------------------------------------------
-
-    async def _poll(
-        self,
-        queue: Queue,
-        limit: int,
-        wait_ms: int,
-        lease_ms: int | None,
-        consumer: str,
-        now_ms: int,
-        several_per_group: bool,
-    ) -> list[Delivery]:
-        raise NotImplementedError
 
     @contextlib.asynccontextmanager
     async def _one_at_a_time(self, queue: Queue, consumer: str) -> AsyncIterator[None]:
         """Wait until nobody else changes this consumer's claims. The queue may be gone by then."""
         async with self._locks.setdefault((queue.number, consumer), asyncio.Lock()):
-            self._enter()
+            self._running.enter()
             _check_there(queue)
             yield
 
@@ -340,25 +257,25 @@ class ClaimingBroker(LeavingBroker):
             queue,
             consumer,
             session,
-            session_ms=self._settings.claim_session_ms,
+            session_ms=self._running.settings.claim_session_ms,
             is_new=is_new,
-            now_ms=self._enter(),
+            now_ms=self._running.enter(),
         )
 
     async def _work_off(self, queue: Queue, closed: Sequence[Claim]) -> None:
         """Settle all rows of claims that have ended. Whatever ends this early, the calendar goes on with it."""
-        self._after()
+        self._running.after()
         try:
             for claim in closed:
                 while not queue.is_deleted and claims.work_off(
-                    self._state, queue, claim, TAKEN_AT_ONCE, chance=random.random(), now_ms=self._enter()
+                    self._state, queue, claim, TAKEN_AT_ONCE, chance=random.random(), now_ms=self._running.enter()
                 ):
-                    self._after()
+                    self._running.after()
                     await asyncio.sleep(0)
         finally:
             for claim in closed:
                 if claim.claimant.claims.get(claim.number) is claim and not queue.is_deleted:
-                    now_ms = self._clock.now_ms()
+                    now_ms = self._running.clock.now_ms()
                     self._state.calendar.add(claim, now_ms, now_ms)
 
 
@@ -378,42 +295,6 @@ def _room(queue: Queue, limit: int, bytes_left: int | None, *, is_first: bool) -
             break
         count += 1
     return count
-
-
-def _copied(queue: Queue, claim: Claim, first: int, messages: list[Message]) -> ClaimedRows:
-    deliveries = [message.deliveries for message in messages]
-    bodies = [message.body for message in messages]
-    return ClaimedRows(
-        queue.name,
-        claim.number,
-        first,
-        [message.number for message in messages],
-        [message.sequence for message in messages],
-        [body for body in bodies if type(body) is bytes],
-        [message.created_at_ms for message in messages],
-        [one.last_at_ms for one in deliveries if one is not None],
-        [one.count for one in deliveries if one is not None],
-        [message.priority for message in messages],
-        [message.envelope for message in messages],
-    )
-
-
-def _view(claim: Claim) -> ClaimView:
-    return ClaimView(
-        claim.number, claim.after, claim.row_count, claim.body_bytes, claim.made_at_ms, claim.expires_at_ms
-    )
-
-
-def _show(claimant: Claimant) -> ClaimantView:
-    return ClaimantView(
-        claimant.consumer,
-        claimant.session,
-        claimant.seen_at_ms,
-        claimant.acknowledged,
-        claimant.last,
-        claimant.late_count,
-        [_view(claim) for claim in claimant.open_claims],
-    )
 
 
 def _check_claim(

@@ -12,16 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
+from smista.records.opened import Anchor
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-class Anchor(msgspec.Struct, frozen=True, array_like=True):
-    """How the broker's time stood to the time since boot."""
-
-    boot_id: str
-    offset_ms: int
 
 
 def _boot_id() -> str:

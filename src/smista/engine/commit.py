@@ -5,7 +5,7 @@
     log thread               block n: append, sync ────────────┘        then tidy, while there is nothing to write
 
 Whoever must know that its notes are on disk waits for the block they are in; thousands share one sync. A full disk
-keeps the block: it is tried again until there is room. Any other failure ends it: what waits is told "unknown", and
+keeps the block: it is tried again until there is room. Any other failure ends it: whoever waits gets "unknown", and
 nothing is confirmed any more.
 """
 
@@ -76,6 +76,10 @@ class Committer:
     def drop(self, position: int) -> None:
         """Drop the log's blocks below `position`, after all that was submitted."""
         self._jobs.put(lambda: self._log.drop(position))
+
+    def fold_from(self, position: int) -> None:
+        """Have the next start fold from there on, after all that was submitted."""
+        self._jobs.put(lambda: self._log.fold_from(position))
 
     def restore_reserve(self) -> None:
         """Set the reserve aside again if there is space, after all that was submitted. What the log can do to make that

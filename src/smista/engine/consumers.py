@@ -4,168 +4,30 @@
         while somebody waits with credit and the queue has messages:
             the one that has waited longest gets its share, and goes to the back of the line
 
-A burst is dealt out to those who wait, one message to each in turn, as in RabbitMQ; each gets its share in one go,
-unless they share a lane.
-Where they cannot be dealt with alike (long polls, several priorities, shared credit, ordered groups, a rate), a share
-is what is ready divided by those waiting. A single message goes to the longest-waiting one.
+A burst is distributed round robin among those who wait, as in RabbitMQ; each gets its share in one go, unless they
+share a channel. Where that cannot be done (long polls, several priorities, shared credit, ordered groups, a rate), a
+share is what is ready divided by those waiting. A single message goes to the longest-waiting one.
 
 A subscription has credit for `prefetch` unsettled deliveries and lives until it is cancelled; a long poll asks once.
 Bodies that are paged out are fetched first; the queue serves nobody else meanwhile, so that order holds. Nor does it
-while very much goes back to it, see `leaving`.
+while very much goes back to it, see `settling`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from smista.core.errors import ConsumerNotFound, QueueDeleted, QueueInExclusiveUse
-from smista.core.message import Receipt
 from smista.core.queue import Queue
+from smista.core.receiving import check_lease
+from smista.core.settings import check_text
 from smista.core.waiting import WaitingLine
 from smista.engine.clock import Clock
-from smista.engine.delivery import Delivery
-from smista.errors import BrokerError
+from smista.engine.poll import Poll
+from smista.engine.subscription import Subscription
+from smista.errors import BrokerError, ConsumerNotFound, InvalidArgument, QueueDeleted, QueueInExclusiveUse
 
-RECEIVED_BYTES_MAX = 16 << 20
-"""Of bodies that one receive or one look hands out, give or take a message: where they are large, fewer come."""
-PUSHED_BYTES_MAX = 1 << 20
-"""The same of what a subscription is handed at a time. It gets more as soon as it can: whoever writes to a slow reader
-can say so in between."""
-_entry_numbers = itertools.count(1 << 40)
-
-
-class Poll:
-    """One long poll: an entry of the calendar while it waits."""
-
-    __slots__ = ("answer", "consumer", "deadline_ms", "lease_ms", "limit", "queue", "sequence", "several_per_group")
-
-    priority = 0
-    bytes_max = RECEIVED_BYTES_MAX
-
-    def __init__(
-        self,
-        queue: Queue,
-        limit: int,
-        lease_ms: int | None,
-        consumer: str,
-        answer: asyncio.Future[list[Delivery]],
-        *,
-        several_per_group: bool,
-    ) -> None:
-        self.queue = queue
-        self.limit = limit
-        self.lease_ms = lease_ms
-        self.consumer = consumer
-        self.answer = answer
-        self.several_per_group = several_per_group
-        # As an entry of the calendar, far below the numbers of queues.
-        self.sequence = -next(_entry_numbers)
-        self.deadline_ms: int | None = None
-
-    @property
-    def credit(self) -> int:
-        return self.limit
-
-
-class CreditPool:
-    """Credit that several subscriptions share, beside what each has of its own."""
-
-    __slots__ = ("held", "limit", "members")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held: set[tuple[int, int]] = set()
-        """By queue and sequence, what counts against the limit: what members hold, and what they held when its queue
-        was deleted, until whoever owns the pool lets go of it."""
-        self.members: dict[Subscription, None] = {}
-
-    @property
-    def credit(self) -> int:
-        return self.limit - len(self.held)
-
-
-class Subscription:
-    """A standing consumer. `deliver` is called with each batch, on the loop; `ended` once, if the broker ends it."""
-
-    __slots__ = (
-        "consumer",
-        "deliver",
-        "ended",
-        "fetching",
-        "held",
-        "is_cancelled",
-        "is_counted",
-        "is_held_back",
-        "lane",
-        "lease_ms",
-        "pool",
-        "prefetch",
-        "priority",
-        "queue",
-    )
-
-    bytes_max = PUSHED_BYTES_MAX
-    several_per_group = False
-
-    def __init__(
-        self,
-        queue: Queue,
-        consumer: str,
-        deliver: Callable[[list[Delivery]], None],
-        ended: Callable[[BrokerError], None],
-        *,
-        prefetch: int,
-        priority: int,
-        lease_ms: int | None,
-        pool: CreditPool | None = None,
-        is_counted: bool = True,
-        lane: object = None,
-    ) -> None:
-        self.queue = queue
-        self.consumer = consumer
-        self.deliver = deliver
-        self.ended = ended
-        self.prefetch = prefetch
-        self.priority = priority
-        self.lease_ms = lease_ms
-        self.held: dict[int, Receipt] = {}
-        """By sequence, the receipts of what it has not settled."""
-        self.fetching: list[Receipt] = []
-        """Those of them that have not reached it, as their bodies are being read back."""
-        self.is_cancelled = False
-        self.is_held_back = False
-        """Its consumer cannot take more just now, whatever its credit."""
-        self.pool = pool
-        self.lane = self if lane is None else lane
-        """What brings messages to it. To those who share one, they go in the order in which they are dealt out."""
-        self.is_counted = is_counted
-        """Whether what it holds counts in its pool. If not, it gets what it likes while there is credit at all."""
-        if pool is not None:
-            pool.members[self] = None
-
-    @property
-    def credit(self) -> int:
-        own = 0 if self.is_held_back else self.prefetch - len(self.held)
-        if self.pool is None:
-            return own
-        if self.is_counted:
-            return min(own, self.pool.credit)
-        return own if self.pool.credit > 0 else 0
-
-    def hold(self, sequences: list[int], receipts: list[Receipt]) -> None:
-        self.held.update(zip(sequences, receipts, strict=True))
-        if self.pool is not None and self.is_counted:
-            self.pool.held.update((self.queue.number, sequence) for sequence in sequences)
-
-    def let_go(self, sequences: list[int]) -> None:
-        held = self.held
-        for sequence in sequences:
-            held.pop(sequence, None)
-        if self.pool is not None and not self.queue.is_deleted:
-            self.pool.held.difference_update((self.queue.number, sequence) for sequence in sequences)
+CONSUMER_LENGTH_MAX = 1024
 
 
 Waiting = Poll | Subscription
@@ -311,14 +173,14 @@ class Consumers:
             queue.woken[queue] = None
 
     def end(self, queue: Queue, error: BrokerError | None = None) -> None:
-        """Everybody who waits on the queue is told that it is over: it was deleted, unless `error` says otherwise."""
+        """Everybody who waits on the queue gets this error: that it was deleted, unless another is given."""
         watch = self._watches.pop(queue.number, None)
         queue.is_watched = False
         if watch is None:
             return
         error = error or deleted(queue)
         _end_polls(watch, error)
-        # All of them are out of the line before the first one hears of it, and may do something about it.
+        # All of them are out of the line before the first one is called back, and may do something about it.
         ended = list(watch.subscriptions)
         for subscription in ended:
             _end(subscription)
@@ -331,6 +193,17 @@ class Consumers:
             watch = self._watches[queue.number] = Watch()
             queue.is_watched = True
         return watch
+
+
+def check_consumer(consumer: str, lease_ms: int | None) -> None:
+    """Before anybody stands in line: what is wrong must not come up when they are served, among others."""
+    check_text("consumer", consumer)
+    if len(consumer) > CONSUMER_LENGTH_MAX:
+        raise InvalidArgument(
+            f"The consumer's name has {len(consumer)} characters; give it {CONSUMER_LENGTH_MAX} at most."
+        )
+    if lease_ms is not None:
+        check_lease(lease_ms)
 
 
 def deleted(queue: Queue) -> QueueDeleted:

@@ -1,4 +1,4 @@
-"""What a consumer gets, and what a publisher hears."""
+"""What a consumer gets, and what a publisher gets."""
 
 from __future__ import annotations
 

@@ -13,10 +13,12 @@ from smista.core.receiving import UNBOUNDED, deal, has_more, receive, weight
 from smista.core.settling import find_held
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
-from smista.engine.consumers import PUSHED_BYTES_MAX, Consumers, Poll, Subscription, Waiting, Watch, deleted
+from smista.engine.consumers import Consumers, Waiting, Watch, deleted
 from smista.engine.delivery import Delivery, make_delivery, receipt_of
 from smista.engine.ids import Ids
 from smista.engine.keeper import Keeper
+from smista.engine.poll import Poll
+from smista.engine.subscription import PUSHED_BYTES_MAX, Subscription
 from smista.errors import BrokerError
 
 PUSHED_AT_ONCE = 1_000
@@ -48,7 +50,7 @@ class Dispatcher:
 
     def serve(self, queue: Queue, now_ms: int | None = None, *, is_cut: bool = False) -> int:
         """Hand out what is ready in a queue to those who wait on it, in their order; returns how many messages. Where
-        that is very much, the rest goes in the next turn of the loop; with `is_cut` also where much is said of them."""
+        that is very much, the rest goes in the next turn of the loop; with `is_cut` also where properties are large."""
         watch = self.consumers.watch(queue)
         if watch is None or watch.is_fetching or queue.is_deleted or self.keeper.failure is not None:
             return 0
@@ -61,13 +63,13 @@ class Dispatcher:
         while waiting_count > 1 and share > 1 and queue.ready and count < PUSHED_AT_ONCE:
             if is_cut and self.properties_left <= 0:
                 break
-            dealt = self._deal(queue, watch, now_ms, is_cut=is_cut)
-            if not dealt:
+            distributed = self._distribute(queue, watch, now_ms, is_cut=is_cut)
+            if not distributed:
                 break
-            count += dealt
+            count += distributed
         while (waiting := watch.line.first()) is not None:
-            is_much_said = is_cut and self.properties_left <= 0
-            if count >= PUSHED_AT_ONCE or weight_bytes >= PUSHED_BYTES_MAX or is_much_said:
+            are_properties_large = is_cut and self.properties_left <= 0
+            if count >= PUSHED_AT_ONCE or weight_bytes >= PUSHED_BYTES_MAX or are_properties_large:
                 self._state.woken[queue] = None
                 break
             if (isinstance(waiting, Poll) and waiting.answer.done()) or waiting.credit <= 0:
@@ -111,25 +113,29 @@ class Dispatcher:
         self._after()
         return count
 
-    def _deal(self, queue: Queue, watch: Watch, now_ms: int, *, is_cut: bool) -> int:
-        """Deal out a burst to those who wait for it, one message to each in turn: as many rounds as the one with the
-        least credit can take. Returns how many messages; where none was dealt, they have to be served in shares."""
+    def _distribute(self, queue: Queue, watch: Watch, now_ms: int, *, is_cut: bool) -> int:
+        """Distribute a burst round robin among those who wait for it, as many rounds as the one with the least credit
+        can take. Returns how many messages; where that is none, they have to be served in shares."""
         line = watch.line
         for each in line.foremost():
             if each.credit <= 0:
                 line.leave(each)
-        players = [each for each in line.foremost() if isinstance(each, Subscription)]
-        if len(players) < 2 or len(players) < len(line) or any(each.pool is not None for each in players):
+        subscriptions = [each for each in line.foremost() if isinstance(each, Subscription)]
+        if (
+            len(subscriptions) < 2
+            or len(subscriptions) < len(line)
+            or any(each.pool is not None for each in subscriptions)
+        ):
             return 0
         shares = deal(
             self._state,
             queue,
             min(
-                -(-len(queue.ready) // len(players)),
-                min(each.credit for each in players),
-                max(1, PUSHED_AT_ONCE // len(players)),
+                -(-len(queue.ready) // len(subscriptions)),
+                min(each.credit for each in subscriptions),
+                max(1, PUSHED_AT_ONCE // len(subscriptions)),
             ),
-            [(each.lease_ms, each.consumer) for each in players],
+            [(each.lease_ms, each.consumer) for each in subscriptions],
             # Bodies that are paged out are fetched for one after the other.
             is_fit=self.keeper.are_at_hand,
             bytes_max=PUSHED_BYTES_MAX,
@@ -137,28 +143,30 @@ class Dispatcher:
             now_ms=now_ms,
         )
         self.properties_left -= sum(map(properties_bytes, shares))
-        served = [(player, share) for player, share in zip(players, shares, strict=False) if share]
-        held = [(player, share, self._hold(watch, player, share)) for player, share in served]
+        served = [(subscription, share) for subscription, share in zip(subscriptions, shares, strict=False) if share]
+        held = [(subscription, share, self._hold(watch, subscription, share)) for subscription, share in served]
         # Whoever would have got the next one stands first in line.
-        for player in players[: sum(map(len, shares)) % len(players)]:
-            if player.credit > 0:
-                line.to_the_back(player)
-        self._hand_over_dealt([(player, self._make(share, receipts)) for player, share, receipts in held])
+        for subscription in subscriptions[: sum(map(len, shares)) % len(subscriptions)]:
+            if subscription.credit > 0:
+                line.to_the_back(subscription)
+        self._hand_over_shares([(subscription, self._make(share, receipts)) for subscription, share, receipts in held])
         return sum(len(share) for _, share in served)
 
-    def _hand_over_dealt(self, dealt: list[tuple[Subscription, list[Delivery]]]) -> None:
-        """Each one's share in one go; but one by one to those who share a lane, which keeps them in order."""
-        parts = dealt
-        if len({id(player.lane) for player, _ in dealt}) < len(dealt):
-            rounds = zip_longest(*(deliveries for _, deliveries in dealt))
-            players = [player for player, _ in dealt]
-            parts = [(p, [one]) for each in rounds for p, one in zip(players, each, strict=True) if one is not None]
-        for player, deliveries in parts:
-            if player.is_cancelled:
+    def _hand_over_shares(self, shares: list[tuple[Subscription, list[Delivery]]]) -> None:
+        """Each one's share in one go; but one by one to those who share a channel, which keeps them in order."""
+        parts = shares
+        if len({id(subscription.channel) for subscription, _ in shares}) < len(shares):
+            rounds = zip_longest(*(deliveries for _, deliveries in shares))
+            subscriptions = [subscription for subscription, _ in shares]
+            parts = [
+                (p, [one]) for each in rounds for p, one in zip(subscriptions, each, strict=True) if one is not None
+            ]
+        for subscription, deliveries in parts:
+            if subscription.is_cancelled:
                 # By what another did with its own.
                 self._give_back([delivery.receipt for delivery in deliveries])
             else:
-                self._hand_over(player, deliveries)
+                self._hand_over(subscription, deliveries)
 
     async def deliveries(self, messages: list[Message]) -> list[Delivery]:
         """The messages as their consumer gets them, bodies and all."""
@@ -178,15 +186,9 @@ class Dispatcher:
         left = [(m, receipt) for m, receipt in zip(messages, receipts, strict=True) if find_held(self._state, receipt)]
         return self._make([message for message, _ in left], [receipt for _, receipt in left])
 
-    def settled(self, messages: list[Message]) -> None:
-        """Messages that subscriptions held have been settled, by whomever: their credit is free again."""
-        held = self.keeper.recorder.held
-        freed: dict[object, list[int]] = {}
-        for message in messages:
-            sequence = message.sequence
-            freed.setdefault(held.pop(sequence), []).append(sequence)
+    def free(self, freed: dict[Subscription, list[int]]) -> None:
+        """Messages that these held have been settled, by whomever: their credit is free again."""
         for holder, sequences in freed.items():
-            assert isinstance(holder, Subscription)
             holder.let_go(sequences)
             self.consumers.settled(holder)
 
@@ -213,7 +215,7 @@ class Dispatcher:
             return receipts
         sequences = [message.sequence for message in messages]
         waiting.hold(sequences, receipts)
-        self.keeper.recorder.held.update(dict.fromkeys(sequences, waiting))
+        self.keeper.journal.holders.hold(waiting, sequences)
         if waiting.credit > 0:
             watch.line.to_the_back(waiting)
         else:

@@ -42,6 +42,14 @@ class KeptBlocks:
         self._sizes.append(size_bytes)
         self._instants.append(at_ms)
 
+    @property
+    def first_position(self) -> int:
+        return self._positions[self._dropped]
+
+    @property
+    def last_position(self) -> int:
+        return self._positions[-1]
+
     def first(self) -> Kept:
         return self._at(self._dropped)
 
@@ -52,6 +60,11 @@ class KeptBlocks:
         """The last one whose position is below `end`."""
         found = bisect_left(self._positions, end, self._dropped)
         return self._at(found - 1) if found > self._dropped else None
+
+    def first_from(self, position: int) -> Kept | None:
+        """The first one at or after that position."""
+        found = bisect_left(self._positions, position, self._dropped)
+        return self._at(found) if found < len(self._positions) else None
 
     def first_since(self, at_ms: int) -> Kept | None:
         """The first one written at or after that time."""

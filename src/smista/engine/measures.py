@@ -148,7 +148,7 @@ class LagTimer:
         self._plan()
 
 
-# -- what `Broker.measures` gives -------------------------------------------------------------------------------------
+# -- what `Statistics.measures` gives --------------------------------------------------------------------------------
 
 
 class QueueMeasures(msgspec.Struct, frozen=True):
@@ -197,8 +197,9 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     """In all states, set aside ones included."""
     blocks: int
+    """Of these all that was made; others may be kept for readers of the log."""
     damaged_blocks: int
-    """Left out because they could not be read; always 0 unless the broker was opened with `on_damage`."""
+    """Left out, as they could not be read when a broker was opened with `on_damage`: this one, or one before it."""
     took_ms: int
     """How long it took to read them."""
 

@@ -4,7 +4,8 @@ Three things hold on to it:
 
 - Tables and the calendar keep the room of entries that are gone. They are made anew.
 - Small things live in pieces of a mebibyte, which the interpreter gives back by itself once they are empty. So nothing
-  that stays may be made with each batch of messages, see `kept_blocks`; what the calendar held is in the way too.
+  that stays may be made with each batch of messages, see `kept_blocks`; what the calendar held is in the way too. So
+  are the few that the interpreter keeps to use them again; a server sees to these, see `server/collecting.py`.
 - What is larger than half a kibibyte, so bodies and the tables themselves, comes from the C library, which keeps what
   was freed for the next one who asks. `malloc_trim` has it give back every page on which nothing is left.
 
@@ -23,6 +24,8 @@ from smista.core.state import BrokerState
 
 FREED_BYTES = 32 << 20
 """So much must have been freed for it to be worth it ..."""
+LAST_BYTES = 8 << 20
+"""... or so much, and no more than that is left ..."""
 AGAIN_S = 5.0
 """... and so long ago must the last time be."""
 SHRUNK_AT_ONCE = 500
@@ -43,7 +46,7 @@ _trim = _find_trim()
 
 
 class MemoryReturn:
-    """Told now and then how much is held, it says when memory should be given back."""
+    """By how much is held, now and then, it finds when memory should be given back."""
 
     def __init__(self, state: BrokerState, *, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._state = state
@@ -55,7 +58,9 @@ class MemoryReturn:
     def is_due(self, held_bytes: int) -> bool:
         self._top_bytes = max(self._top_bytes, held_bytes)
         now_s = self._clock_s()
-        if self._top_bytes - held_bytes < FREED_BYTES or now_s - self._last_s < AGAIN_S:
+        freed_bytes = self._top_bytes - held_bytes
+        is_much = freed_bytes >= FREED_BYTES or (freed_bytes >= LAST_BYTES and held_bytes <= LAST_BYTES)
+        if not is_much or now_s - self._last_s < AGAIN_S:
             return False
         self._top_bytes = held_bytes
         self._last_s = now_s

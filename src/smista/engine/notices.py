@@ -5,6 +5,7 @@ the better, none while it stays as it is. The same is in the measures, for who l
     the reserve    spent ◀────────────────▶ set aside again
     a block        waits for room ◀───────▶ written
     a block        cannot be read ◀───────▶ can be read again
+    blocks         left out, by every start until they are dropped
     a block        damaged, and how many messages were set aside for it
     dead letters   how many of which queue, and why; at most one line for each queue every ten seconds
 """
@@ -17,30 +18,35 @@ from collections import Counter
 
 from smista.core.message import Reason
 from smista.core.queue import Queue
-from smista.engine.repeats import Repeats
 from smista.errors import ResourceLow
 from smista.log.errors import LogDamaged, LogError, LogUnreadable
+from smista.repeats import Repeats
 
 logger = logging.getLogger("smista.engine")
 
 
 class Notices:
-    def __init__(self, damaged_blocks: int) -> None:
-        """`damaged_blocks` is how many were found, and reported, while the log was read at the start."""
+    def __init__(self, left_out: frozenset[int]) -> None:
+        """`left_out` are the blocks that the start left out."""
         self.damaged_messages = 0
         """How many messages were set aside because their bodies cannot be read."""
-        self._damaged_at_start = damaged_blocks
-        self._damaged: set[int] = set()
+        self._damaged = set(left_out)
         self._reported: set[int] = set()
         self._unreadable: set[int] = set()
         self._refusal_code: str | None = None
         self._is_reserve_spent = False
         self._waiting_since_s: float | None = None
-        self._dead_lettered: Repeats[tuple[str, str]] = Repeats(_tell_dead_lettered)
+        self._dead_lettered: Repeats[tuple[str, str]] = Repeats(_log_dead_lettered)
+        if left_out:
+            logger.warning(
+                "damaged blocks are left out, by this start or an earlier one that was to serve the rest: what they "
+                "changed is lost",
+                extra=_fields(blocks=len(left_out), first=min(left_out), last=max(left_out)),
+            )
 
     @property
     def damaged_blocks(self) -> int:
-        return self._damaged_at_start + len(self._damaged)
+        return len(self._damaged)
 
     @property
     def unreadable_blocks(self) -> int:
@@ -52,7 +58,7 @@ class Notices:
 
     # -- room ---------------------------------------------------------------------------------------------------------
 
-    def looked(self, *, refusal: ResourceLow | None, is_reserve_spent: bool, room: dict[str, int | None]) -> None:
+    def update(self, *, refusal: ResourceLow | None, is_reserve_spent: bool, room: dict[str, int | None]) -> None:
         """How it stands with disk and memory. `room` is what to tell beside a change."""
         code = None if refusal is None else refusal.code
         if code != self._refusal_code:
@@ -120,7 +126,7 @@ class Notices:
         self._dead_lettered.flush()
 
 
-def _tell_dead_lettered(queue: tuple[str, str] | None, reasons: Counter[str]) -> None:
+def _log_dead_lettered(queue: tuple[str, str] | None, reasons: Counter[str]) -> None:
     fields: dict[str, object] = {"count": reasons.total(), "reasons": dict(reasons)}
     if queue is None:
         logger.info("messages of many more queues were dead-lettered", extra=_fields(**fields))

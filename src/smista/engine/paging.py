@@ -10,43 +10,36 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from smista import records
 from smista.core.message import Message, State
 from smista.core.state import BrokerState
-from smista.engine.recorder import Recorder, placed_states
-from smista.log import records
-from smista.log.records import Kind
+from smista.engine.journal import EngineJournal
+from smista.records import Kind
 
 BACKLOG = 64
 BLOCKS_KEPT = 8
 
 
 class Paging:
-    def __init__(self, state: BrokerState, recorder: Recorder, *, resident_bytes_max: int) -> None:
+    def __init__(self, state: BrokerState, journal: EngineJournal, *, resident_bytes_max: int) -> None:
         self._state = state
-        self._recorder = recorder
+        self._journal = journal
+        self._accounts = journal.accounts
         self._resident_bytes_max = resident_bytes_max
-        self._entering: dict[int, list[Message]] = {}
         self._blocks: OrderedDict[int, dict[int, bytes]] = OrderedDict()
         self.has_let_go = False
         """Whether any body was ever let go: while not, nobody needs to look."""
 
     @property
     def is_over(self) -> bool:
-        return self._recorder.resident_bytes > self._resident_bytes_max
-
-    def block_sealed(self, position: int) -> None:
-        recorder = self._recorder
-        if recorder.listed:
-            self._entering[position] = recorder.listed
-            recorder.listed = []
-        recorder.is_listing = self.is_over
+        return self._accounts.resident_bytes > self._resident_bytes_max
 
     def block_durable(self, position: int) -> None:
         """Let go of what entered with this block, where there is a backlog before it."""
+        entered = self._journal.entered.pop(position, ())
         if not self.is_over:
-            self._entering.pop(position, None)
             return
-        for message in self._entering.pop(position, ()):
+        for message in entered:
             queue = self._state.queues.get(message.queue)
             # One that was written again meanwhile is not on disk in its new block yet.
             is_written = message.position <= position
@@ -58,7 +51,7 @@ class Paging:
         if message.position and message.state is not State.GONE and type(body) is bytes:
             message.body = len(body)
             self.has_let_go = True
-            self._recorder.resident_bytes -= len(body)
+            self._accounts.resident_bytes -= len(body)
 
     def missing(self, messages: Iterable[Message]) -> list[int]:
         """The blocks from which bodies of these messages must be brought back."""
@@ -88,20 +81,21 @@ class Paging:
             is_there = message.position == position and message.state is not State.GONE
             if is_there and type(message.body) is not bytes:
                 message.body = block[message.number]
-                self._recorder.resident_bytes += len(message.body)
+                self._accounts.resident_bytes += len(message.body)
 
 
 def bodies(block: bytes) -> Iterable[tuple[int, bytes]]:
     """The number and body of every message that a block holds."""
-    for record in records.records(block):
+    for record in records.blocks.records(block):
         match record.kind:
             case Kind.ENQUEUED:
-                for entry in records.enqueued(record.data):
+                for entry in records.enqueued.decode(record.data):
                     yield entry.sequence, entry.body
             case Kind.FANNED_OUT:
-                for entry in records.read_fanned_out(record.data):
+                for entry in records.fanned_out.decode(record.data):
                     yield entry.sequence, entry.body
             case Kind.PLACED:
-                head, body = records.read_placed(record.data)
-                for placed, _, _ in placed_states(head):
+                found, body_view = records.placed.decode(record.data)
+                body = bytes(body_view)
+                for placed, _, _ in found:
                     yield placed.number, body

@@ -15,8 +15,9 @@ write-ahead log. Without that, messages taken between two looks at the disk woul
 acknowledgement could be written any more: a log that is full and cannot be emptied.
 
 Memory is judged by what the broker holds (messages, bodies, remembered ids, what protocols have taken in and not yet
-handed on), and not by what the process has: memory that was freed is not always given back to the system, and a broker
-that has been emptied has to take messages again.
+handed on, the log where that is in memory), and not by what the process has: memory that was freed is not always given
+back to the system, and a broker that has been emptied has to take messages again. Where the log is in memory, and that
+is scarce, what is not needed of the log goes, as on a disk.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Held(NamedTuple):
     """Bodies that are not whole yet, and open transactions."""
     going_out: int = 0
     """What clients have not read yet."""
+    log: int = 0
+    """The blocks of a log that is in memory. A body counts here beside itself: they are two, until it is paged out."""
 
     @property
     def total(self) -> int:
@@ -79,7 +82,7 @@ class Pressure:
         self.is_space_wanted = False
         """Whether publishing wants the space that the log keeps for its readers."""
 
-    def look(
+    def update(
         self, *, free_bytes: int | None, reusable_bytes: int, waiting_bytes: int, is_full: bool, is_reserve_spent: bool
     ) -> None:
         """`free_bytes` are those of the disk, None without one; `reusable_bytes` those that the log has to spare;
@@ -88,12 +91,16 @@ class Pressure:
         room_bytes = None if free_bytes is None else free_bytes + reusable_bytes - taken_bytes
         self._room_bytes = room_bytes
         scarce_bytes = self._disk_free_bytes_min + self._disk_free_bytes_min // 4
-        self.is_space_wanted = is_full or is_reserve_spent or (room_bytes is not None and room_bytes < scarce_bytes)
+        is_disk_scarce = room_bytes is not None and room_bytes < scarce_bytes
+        self.is_space_wanted = is_full or is_reserve_spent or is_disk_scarce or self._is_log_in_the_way()
         self.refusal = self._judge(room_bytes, is_full=is_full or is_reserve_spent)
 
     def refusal_for(self, *, memory_bytes: int, disk_bytes: int) -> ResourceLow | None:
         """Why so much more could not be taken, if it could not."""
-        if self._held().total + memory_bytes > self.memory_bytes_max:
+        held = self._held()
+        if held.log:
+            memory_bytes += disk_bytes
+        if held.total + memory_bytes > self.memory_bytes_max:
             return LowMemory(
                 f"This takes {memory_bytes} bytes of memory, and the broker may hold {self.memory_bytes_max} in all "
                 "by memory_bytes_max; nothing was stored. Publish less at once, consume some, or raise the limit."
@@ -105,6 +112,11 @@ class Pressure:
             )
         return None
 
+    def _is_log_in_the_way(self) -> bool:
+        """Whether memory is scarce, and the log takes some of it."""
+        held = self._held()
+        return bool(held.log) and held.total > self.memory_bytes_max - self.memory_bytes_max // 4
+
     def _judge(self, room_bytes: int | None, *, is_full: bool) -> ResourceLow | None:
         if is_full:
             return LowDisk("The disk is full; nothing was stored. Free some space, or consume what is queued.")
@@ -115,10 +127,11 @@ class Pressure:
             )
         held = self._held()
         if held.total > self.memory_bytes_max:
+            log = f", {held.log} of the log" if held.log else ""
             return LowMemory(
                 f"The broker holds {held.total} bytes in memory, above memory_bytes_max, {self.memory_bytes_max}: "
                 f"{held.messages} of messages, {held.remembered_ids} of deduplication ids, {held.coming_in} of what is "
-                f"coming in, {held.going_out} that clients have not read yet; nothing was stored. {_cure(held)}"
+                f"coming in, {held.going_out} that clients have not read yet{log}; nothing was stored. {_cure(held)}"
             )
         return None
 

@@ -7,22 +7,24 @@ of it waits for its turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from smista.core import fan_out, publishing
 from smista.core.entering import Placed, Result
-from smista.core.exchanges import Reach, ReachTooWide
+from smista.core.exchanges import Reach
 from smista.core.limits import is_one_by_one
 from smista.core.message import Publication
 from smista.core.queue import Queue
-from smista.core.state import DEFAULT_NAMESPACE
+from smista.core.state import DEFAULT_NAMESPACE, queue_not_found
 from smista.engine.consumers import deleted
-from smista.engine.declaring import DeclaringBroker
 from smista.engine.delivery import Published
-from smista.engine.running import STEP_BYTES_MAX
-from smista.errors import BrokerError
+from smista.engine.ids import Ids
+from smista.engine.running import Running
+from smista.engine.slices import STEP_BYTES_MAX
+from smista.engine.tickets import Ticket
+from smista.errors import BrokerError, InvalidArgument, ReachTooWide
 
 P = TypeVar("P")
 FAN_OUT_AT_ONCE = 1_000
@@ -32,7 +34,14 @@ WORK_AT_ONCE = 4_000
 many queues as above, by a binding each, are found with less."""
 
 
-class PublishingBroker(DeclaringBroker):
+class Publishing:
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._state = running.state
+        self._keeper = running.keeper
+        self._tickets = running.tickets
+        self._ids = running.ids
+
     async def publish(
         self,
         queue: str,
@@ -41,19 +50,47 @@ class PublishingBroker(DeclaringBroker):
         batch_id: str | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Published | BrokerError]:
-        """Publish to a queue; per publication what became of it, in order. Returns when all are durable.
+        """As `submit`, when the log has caught up far enough to take more; returns when all are durable."""
+        await self._keeper.room()
+        return await self.submit(queue, publications, batch_id=batch_id, namespace=namespace)
+
+    def submit(
+        self,
+        queue: str,
+        publications: Sequence[Publication],
+        *,
+        batch_id: str | None = None,
+        is_use: bool = True,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> Ticket[list[Published | BrokerError]]:
+        """Publish to a queue; per publication what became of it, in order.
 
         The same messages under the same `batch_id` again, within the queue's deduplication window, are not stored
-        again. Raises where nothing at all was stored: no such queue, disk or memory low, broker stopped.
+        again. Without `is_use` a queue that is deleted when nobody uses it does not live longer for this. An error for
+        all where nothing at all was stored: no such queue, disk or memory low, broker stopped.
         """
-        await self.room()
-        results = self.publish_now(queue, publications, batch_id=batch_id, is_cut=True, namespace=namespace)
-        if len(results) < len(publications):
-            target = self._state.queue(queue, namespace)
-            while len(results) < len(publications):
-                await self.lane.turn()
-                results += self._publish_more(target, publications, len(results), batch_id)
-        await self._keeper.durable()
+        try:
+            results = self.publish_now(
+                queue, publications, batch_id=batch_id, is_use=is_use, is_cut=True, namespace=namespace
+            )
+        except BrokerError as error:
+            return self._tickets.refused(error)
+        if len(results) == len(publications):
+            return self._tickets.done(results)
+        target = self._state.queue(queue, namespace)
+        return self._tickets.under_way(self._publish_rest(target, publications, results, batch_id, is_use))
+
+    async def _publish_rest(
+        self,
+        target: Queue,
+        publications: Sequence[Publication],
+        results: list[Published | BrokerError],
+        batch_id: str | None,
+        is_use: bool,
+    ) -> list[Published | BrokerError]:
+        while len(results) < len(publications):
+            await self._running.fair_turns.turn()
+            results += self._publish_more(target, publications, len(results), batch_id, is_use)
         return results
 
     def publish_now(
@@ -69,30 +106,30 @@ class PublishingBroker(DeclaringBroker):
         """Without `is_use` a queue that is deleted when nobody uses it does not live longer for this. With `is_cut`
         there are fewer results than publications where these made dead letters in very many queues: the others are not
         published yet."""
-        now_ms = self._enter_within_limits()
-        self._check_pressure()
+        now_ms = self._running.enter_within_limits()
+        self._running.check_pressure()
         target = self._state.queue(queue, namespace)
         if batch_id is None and len(publications) == 1:
             placed = publishing.publish(self._state, target, publications, is_use=is_use, now_ms=now_ms)
-            if self._state.crowded:
-                self._keep_limits(now_ms)
+            if self._state.over_limit:
+                self._running.keep_limits(now_ms)
         else:
             placed = self._publish_in_parts(target, publications, 0, batch_id, is_use, is_cut, now_ms)
-        self._after()
-        return [self._published(one) if isinstance(one, Placed) else one for one in placed]
+        self._running.after()
+        return self._published(placed)
 
     def _publish_more(
-        self, target: Queue, publications: Sequence[Publication], start: int, batch_id: str | None
+        self, target: Queue, publications: Sequence[Publication], start: int, batch_id: str | None, is_use: bool
     ) -> list[Published | BrokerError]:
         """Publish more of a batch, from `start` on. Some of it is stored: so what keeps the rest out is its result."""
         try:
-            now_ms = self._enter_within_limits()
-            self._check_pressure()
+            now_ms = self._running.enter_within_limits()
+            self._running.check_pressure()
         except BrokerError as error:
             return [error] * (len(publications) - start)
-        placed = self._publish_in_parts(target, publications[start:], start, batch_id, True, True, now_ms)
-        self._after()
-        return [self._published(one) if isinstance(one, Placed) else one for one in placed]
+        placed = self._publish_in_parts(target, publications[start:], start, batch_id, is_use, True, now_ms)
+        self._running.after()
+        return self._published(placed)
 
     def _publish_in_parts(
         self,
@@ -133,6 +170,21 @@ class PublishingBroker(DeclaringBroker):
                 break
         return placed
 
+    def submit_alike(
+        self,
+        queue: str,
+        bodies: Sequence[bytes],
+        like: Publication,
+        *,
+        is_use: bool = True,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> Ticket[list[tuple[int, BrokerError]]]:
+        """Publish bodies that have all but themselves in common with `like`: which of them were refused, and why."""
+        try:
+            return self._tickets.done(self.publish_alike_now(queue, bodies, like, is_use=is_use, namespace=namespace))
+        except BrokerError as error:
+            return self._tickets.refused(error)
+
     def publish_alike_now(
         self,
         queue: str,
@@ -143,8 +195,8 @@ class PublishingBroker(DeclaringBroker):
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[tuple[int, BrokerError]]:
         """Publish bodies that have all but themselves in common with `like`: which of them were refused, and why."""
-        now_ms = self._enter_within_limits()
-        self._check_pressure()
+        now_ms = self._running.enter_within_limits()
+        self._running.check_pressure()
         target = self._state.queue(queue, namespace)
         refused: list[tuple[int, BrokerError]] = []
         count, since = 0, self._state.work
@@ -158,14 +210,14 @@ class PublishingBroker(DeclaringBroker):
             refused += [(count + place, error) for place, error in found]
             count += len(part)
             self._after_part(now_ms)
-        self._after()
+        self._running.after()
         return refused
 
     def _after_part(self, now_ms: int) -> None:
         """A batch has been noted, or a part of one that does not enter in one step. Limits are kept in the same
         instant, since a message with no time to live is for whoever waits now."""
-        self._keep_limits(now_ms)
-        self._keeper.seal_if_large()
+        self._running.keep_limits(now_ms)
+        self._state.journal.between()
 
     async def publish_to_exchange(
         self,
@@ -177,11 +229,26 @@ class PublishingBroker(DeclaringBroker):
         batch_id: str | None = None,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Published]:
+        """As `submit_to_exchange`, when the log has caught up far enough; returns when it is durable."""
+        await self._keeper.room()
+        return await self.submit_to_exchange(
+            exchange, publication, headers=headers, extra_keys=extra_keys, batch_id=batch_id, namespace=namespace
+        )
+
+    def submit_to_exchange(
+        self,
+        exchange: str,
+        publication: Publication,
+        *,
+        headers: Mapping[str, object] | None = None,
+        extra_keys: Sequence[str] = (),
+        batch_id: str | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> Ticket[list[Published]]:
         """Publish through an exchange by the envelope's routing key: stored in every queue it leads to, or in none.
 
         Under the same `batch_id` again, within a queue's deduplication window, it is not stored there again.
         """
-        await self.room()
         publish = partial(
             self.publish_to_exchange_now,
             exchange,
@@ -192,14 +259,19 @@ class PublishingBroker(DeclaringBroker):
             namespace=namespace,
         )
         try:
-            results = publish(within=Reach(FAN_OUT_AT_ONCE, WORK_AT_ONCE))
+            return self._tickets.done(publish(within=Reach(FAN_OUT_AT_ONCE, WORK_AT_ONCE)))
         except ReachTooWide:
-            # One step, which nobody may cut: so there is one of them at a time, and then turns for everybody else. It
-            # has to be seen early that it is long, for very many may come in one turn of the loop.
-            await self.fan_out_lane.turn()
-            results = publish()
-            self.fan_out_lane.rest(max(1, len(results) // FAN_OUT_AT_ONCE))
-        await self._keeper.durable()
+            return self._tickets.under_way(self._publish_wide(publish))
+        except BrokerError as error:
+            return self._tickets.refused(error)
+
+    async def _publish_wide(self, publish: Callable[[], list[Published]]) -> list[Published]:
+        """One step, which nobody may cut: so there is one of them at a time, and then turns for everybody else. It has
+        to be seen early that it is long, for very many may come in one turn of the loop."""
+        turns = self._running.fan_out_turns
+        await turns.turn()
+        results = publish()
+        turns.rest(max(1, len(results) // FAN_OUT_AT_ONCE))
         return results
 
     def publish_to_exchange_now(
@@ -214,8 +286,8 @@ class PublishingBroker(DeclaringBroker):
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Published]:
         """`within` less than any message may reach, one that goes further raises `ReachTooWide`."""
-        now_ms = self._enter_within_limits()
-        self._check_pressure()
+        now_ms = self._running.enter_within_limits()
+        self._running.check_pressure()
         try:
             placed = fan_out.publish_to_exchange(
                 self._state,
@@ -230,40 +302,85 @@ class PublishingBroker(DeclaringBroker):
             )
         finally:
             # Also where it is refused: it may have become a dead letter.
-            self._keep_limits(now_ms)
-            self._after()
-        return [self._published(one) for one in placed]
+            self._running.keep_limits(now_ms)
+            self._running.after()
+        return [_as_published(one, self._ids) for one in placed]
+
+    def submit_to_queues(
+        self,
+        queues: Sequence[str],
+        publication: Publication,
+        *,
+        is_use: bool = True,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> Ticket[list[Published | BrokerError]]:
+        """Publish to several queues, each for itself: per queue what became of it, also where another refused it, or is
+        not there any more. Where they are very many, to some of them at a time."""
+        if len(queues) > FAN_OUT_AT_ONCE:
+            return self._tickets.under_way(self._publish_to_many(queues, publication, is_use, namespace))
+        try:
+            return self._tickets.done(
+                self.publish_to_queues_now(queues, publication, is_use=is_use, namespace=namespace)
+            )
+        except BrokerError as error:
+            return self._tickets.refused(error)
+
+    async def _publish_to_many(
+        self, queues: Sequence[str], publication: Publication, is_use: bool, namespace: str
+    ) -> list[Published | BrokerError]:
+        _check_distinct(queues)
+        results: list[Published | BrokerError] = []
+        while len(results) < len(queues):
+            await self._keeper.room()
+            await self._running.fan_out_turns.turn()
+            some = queues[len(results) : len(results) + FAN_OUT_AT_ONCE]
+            try:
+                results += self.publish_to_queues_now(some, publication, is_use=is_use, namespace=namespace)
+            except BrokerError as error:
+                if not results:
+                    raise
+                # Some of it is stored: so what keeps the rest out is its result.
+                results += [error] * (len(queues) - len(results))
+        return results
 
     def publish_to_queues_now(
         self,
-        queues: Iterable[str],
+        queues: Sequence[str],
         publication: Publication,
         *,
         is_use: bool = True,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> list[Published | BrokerError]:
-        """Publish to several queues, each for itself: per queue what became of it, also where another refused it."""
-        now_ms = self._enter_within_limits()
-        self._check_pressure()
-        found = [self._state.queue(name, namespace) for name in queues]
+        """Publish to several queues, each for itself: per queue what became of it, also where another refused it, or is
+        not there any more."""
+        _check_distinct(queues)
+        now_ms = self._running.enter_within_limits()
+        self._running.check_pressure()
+        space = self._state.namespaces.get(namespace)
+        there: Mapping[str, Queue] = {} if space is None else space.queues
+        found = [queue for name in queues if (queue := there.get(name)) is not None]
         placed = fan_out.publish_to_queues(self._state, found, publication, is_use=is_use, now_ms=now_ms)
-        self._keep_limits(now_ms)
-        self._after()
-        return [self._published(one) if isinstance(one, Placed) else one for one in placed]
+        self._running.keep_limits(now_ms)
+        self._running.after()
+        published = self._published(placed)
+        if len(found) == len(queues):
+            return published
+        results = {queue.name: result for queue, result in zip(found, published, strict=True)}
+        return [results.get(name) or queue_not_found(name, namespace) for name in queues]
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether so much waits to be written that publishers should be held back."""
-        return self._keeper.is_behind
+    def _published(self, placed: Sequence[Result]) -> list[Published | BrokerError]:
+        ids = self._ids
+        return [one if isinstance(one, BrokerError) else _as_published(one, ids) for one in placed]
 
-    async def room(self) -> None:
-        """Wait until the log has caught up far enough to take more."""
-        await self._keeper.room()
 
-    def _published(self, placed: Placed) -> Published:
-        return Published(
-            placed.number, placed.created_at_ms, placed.queue, placed.position, placed.is_duplicate, self.ids
-        )
+def _as_published(placed: Placed, ids: Ids) -> Published:
+    return Published(placed.number, placed.created_at_ms, placed.queue, placed.position, placed.is_duplicate, ids)
+
+
+def _check_distinct(queues: Sequence[str]) -> None:
+    """All are asked before anything is stored: a queue would be asked twice whether it has room for one."""
+    if len(set(queues)) < len(queues):
+        raise InvalidArgument("A queue is named twice; name each once, as it takes the message once.")
 
 
 def _parts(queue: Queue, messages: Sequence[P], size: Callable[[P], int]) -> Sequence[Sequence[P]]:

@@ -1,9 +1,15 @@
-"""Reclaiming space: what still lives in the oldest block is written again at the end, and the front is dropped.
+"""Reclaiming space: what still lives in the oldest block is written again at the end, and the block is given up.
 
-Blocks are dropped from the front only, so a record can never go before the message it settles. Total size stays within
-about twice what is needed plus what `log_retention` asks to keep for readers of the log. A block with nothing alive in
-it, and nothing lasting (declarations, claims, commits, deduplication memory), is dropped unread; that is the common
-case by far.
+    dropped ..... first position ..... fold position ..... the end
+                  kept for readers     folded by the next start
+
+Two things follow from giving up a block, and they are apart. The next start need not fold it: the fold position moves
+behind it, so that what a start reads stays within about twice what is needed, whatever is kept for readers of the log.
+And it may be dropped, as soon as `log_retention` does not ask to keep it. Both happen from the front only, so a record
+can never go before the message it settles.
+
+A block with nothing alive in it, and nothing lasting (declarations, claims, commits, jobs, deduplication memory), is
+given up unread; that is the common case by far.
 
 While publishing wants the space, nothing is kept for readers of the log, and no more than a quarter beside what is
 needed: a disk that is full must not stay full of what nobody has to keep.
@@ -13,25 +19,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from smista import records
 from smista.core.declaring import lasting_bindings
 from smista.core.message import Failure, Message
 from smista.core.state import BrokerState
-from smista.engine.claim_records import ClaimantRecord, CommitRecord
+from smista.engine.accounts import live_bytes
 from smista.engine.clock import Clock
+from smista.engine.fold import read_binding
+from smista.engine.journal import EngineJournal
 from smista.engine.kept_blocks import Kept, KeptBlocks
 from smista.engine.measures import KeptFor, LogSpace
-from smista.engine.recorder import (
-    BindingRecord,
-    ExchangeRecord,
-    PolicyRecord,
-    QueueRecord,
-    Recorder,
-    RememberedRecord,
-    placed_states,
-)
-from smista.engine.recovery import Opened, read_binding
-from smista.log import records
-from smista.log.records import Kind, Record
+from smista.engine.recorder import Recorder
+from smista.records import Kind, Record
+from smista.records.bound import BindingFields
+from smista.records.claimed import Claimed
+from smista.records.opened import Opened
+from smista.records.remembered import Remembered
 
 SLACK_BYTES = 8 << 20
 SLACK_BYTES_WANTED = 1 << 20
@@ -46,31 +49,45 @@ class Reclaimer:
     def __init__(
         self,
         state: BrokerState,
-        recorder: Recorder,
+        journal: EngineJournal,
         clock: Clock,
         *,
         retention_ms: int,
         retention_bytes: int,
         slack_bytes: int = SLACK_BYTES,
+        fold_position: int = 1,
     ) -> None:
+        """`fold_position` is where the last start began to fold."""
         self._state = state
-        self._recorder = recorder
+        self._journal = journal
+        self._positions = journal.positions
+        self._accounts = journal.accounts
         self._clock = clock
         self._retention_ms = retention_ms
         self._retention_bytes = retention_bytes
         self._slack_bytes = slack_bytes
         self._blocks = KeptBlocks()
         self.total_bytes = 0
+        """The size of all blocks that are kept ..."""
+        self.folded_bytes = 0
+        """... and of those that the next start folds."""
+        self.fold_position = fold_position
         self._pass_end = 0
+        self._rewritten_bytes = 0
+        """What this pass has written again ..."""
+        self._moved_bytes = 0
+        """... and what counted as alive of that."""
         self._lasting_bytes = 0
-        """What the last whole pass could not get rid of beside live messages: declarations, deduplication memory."""
+        """What the last whole pass had to write beside live messages: declarations, deduplication memory, histories."""
         self.is_space_wanted = False
         """Whether publishing wants the space more than readers of the log do."""
 
     def block_written(self, position: int, size: int, at_ms: int) -> None:
         self._blocks.append(position, size, at_ms)
         self.total_bytes += size
-        self._recorder.block_is(position, size)
+        if position >= self.fold_position:
+            self.folded_bytes += size
+        self._accounts.block_is(position, size)
 
     def kept(self, end: int) -> tuple[Kept, Kept] | None:
         """The oldest block that is kept and the last one below position `end`; None where there is none."""
@@ -82,25 +99,60 @@ class Reclaimer:
         found = self._blocks.first_since(at_ms)
         return None if found is None else found.position
 
-    def next_block(self) -> int | None:
-        """The position of the oldest block, if it should go; None while there is no need."""
-        return self._blocks.first().position if self.kept_for() is None else None
+    def has_work(self) -> bool:
+        """Whether there is anything to give up or to drop."""
+        return self.next_to_give_up() is not None or self._has_unkept()
+
+    def is_overdue(self) -> bool:
+        """Whether there is so much of that that it should not wait until `has_work` is asked again. Done for each block
+        by itself it cost 25 us, a seventh of what small messages take."""
+        if self.is_space_wanted:
+            return self.has_work()
+        margin_bytes = self._slack_bytes // 8
+        if self.folded_bytes > self.needed_bytes + self._spare_bytes + margin_bytes:
+            return self.has_work()
+        return self.total_bytes > self._retention_bytes + margin_bytes and self._has_unkept()
+
+    def next_to_give_up(self) -> int | None:
+        """The position of the oldest block that is folded, if it should be folded no more; None while there is no
+        need."""
+        oldest = self._blocks.first_from(self.fold_position) if self._folded_for() is None else None
+        return None if oldest is None else oldest.position
+
+    def _folded_for(self) -> KeptFor | None:
+        """Why the oldest block that is folded stays so; None where it should not."""
+        if not self._blocks or self.fold_position >= self._blocks.last_position:
+            return KeptFor.LAST_BLOCK
+        return KeptFor.NEED if self.folded_bytes <= self.needed_bytes + self._spare_bytes else None
+
+    def _has_unkept(self) -> bool:
+        """Whether the oldest block is not folded and not kept for readers."""
+        blocks = self._blocks
+        return bool(blocks) and blocks.first_position < self.fold_position and self.kept_for() is None
 
     def kept_for(self) -> KeptFor | None:
         """Why the oldest block stays, by sizes and ages; None where it should go. Whether it can be read, and so can
-        go, `Keeper.log_space` finds."""
+        go, `LogView.space` finds."""
         if len(self._blocks) < 2:
             return KeptFor.LAST_BLOCK
-        if self.total_bytes <= self.needed_bytes + self._spare_bytes:
-            return KeptFor.NEED
-        at_ms = self._blocks.first().at_ms
-        is_young = self.total_bytes <= self._retention_bytes and self._clock.now_ms() - at_ms < self._retention_ms
-        return KeptFor.RETENTION if is_young and not self.is_space_wanted else None
+        oldest = self._blocks.first()
+        if oldest.position >= self.fold_position:
+            return self._folded_for()
+        return KeptFor.RETENTION if self._is_for_readers(oldest) else None
+
+    def _is_for_readers(self, block: Kept) -> bool:
+        is_young = self.total_bytes <= self._retention_bytes and self._clock.now_ms() - block.at_ms < self._retention_ms
+        return is_young and not self.is_space_wanted
+
+    def frees_space(self, position: int) -> bool:
+        """Whether this block, once it is given up, is dropped too, and not kept for readers."""
+        block = self._blocks.first_from(position)
+        return block is None or not self._is_for_readers(block)
 
     @property
     def needed_bytes(self) -> int:
         """What of the log cannot be dropped, but only written again: messages and what else lasts."""
-        return self._recorder.live_total + self._lasting_bytes
+        return self._accounts.live_total + self._lasting_bytes
 
     @property
     def _spare_bytes(self) -> int:
@@ -124,110 +176,130 @@ class Reclaimer:
         )
 
     def begin_pass(self) -> None:
-        self._pass_end = self._blocks.last().position
+        self._pass_end = self._blocks.last_position
+        self._rewritten_bytes = self._moved_bytes = 0
 
     def is_pass_over(self, position: int) -> bool:
-        """Whether everything that was there when the pass began has been looked at. All that is left is needed then,
-        and going on would only write it again and again."""
+        """Whether everything that was there when the pass began has been gone through. What was written again is needed
+        then, and going on would only write it again and again."""
         if position <= self._pass_end:
             return False
-        self._lasting_bytes = max(0, self.total_bytes - self._recorder.live_total)
+        self._lasting_bytes = max(0, self._rewritten_bytes - self._moved_bytes)
         return True
 
     def needs_reading(self, position: int) -> bool:
-        return position in self._recorder.live or position in self._recorder.lasting
+        return position in self._accounts.live or position in self._positions.lasting
 
-    def dropped(self, position: int) -> None:
-        """The oldest block is given up: nothing in it is needed any more."""
-        oldest, size, _ = self._blocks.drop_first()
-        assert oldest == position
-        self.total_bytes -= size
-        self._recorder.give_up(position)
+    def given_up(self, position: int) -> None:
+        """The oldest block that is folded is needed no more: what lived in it has been written again, durably."""
+        block = self._blocks.first_from(self.fold_position)
+        assert block is not None
+        assert block.position == position
+        self.folded_bytes -= block.size_bytes
+        self.fold_position = position + 1
+        self._accounts.give_up(position)
+        self._positions.lasting.discard(position)
+
+    def drop_unkept(self) -> int:
+        """Forget the blocks that nobody needs or reads any more; the position of the oldest that stays."""
+        while self._has_unkept():
+            self.total_bytes -= self._blocks.drop_first().size_bytes
+        return self._blocks.first_position if self._blocks else self.fold_position
 
     def relocate(self, position: int, block: bytes) -> None:
         """Write again whatever in this block still lives in it."""
-        for record in records.records(block):
+        before_bytes = self._journal.unwritten_bytes
+        for record in records.blocks.records(block):
             self._relocate(position, record)
-            self._recorder.between()
+            self._journal.between()
+        self._rewritten_bytes += self._journal.unwritten_bytes - before_bytes
 
     def relocate_unread(self, position: int) -> list[Message]:
         """As `relocate`, for a block that cannot be read: from memory. Returns the messages whose bodies are lost."""
-        state, recorder = self._state, self._recorder
-        note_opened(recorder, state, self._clock)
+        state, journal = self._state, self._journal
+        before_bytes = journal.unwritten_bytes
+        note_opened(journal, state, self._clock)
         lost: list[Message] = []
         for queue in state.queues.values():
             if queue.position == position:
-                recorder.queue_declared(queue)
+                journal.queue_declared(queue)
             for key, seen in queue.dedup.items() if queue.dedup is not None else ():
                 if seen.position == position:
-                    recorder.remembered(queue, key, seen)
+                    journal.remembered(queue, key, seen)
             for message in [message for message in queue.messages() if message.position == position]:
                 body = message.body
                 if type(body) is bytes:
-                    recorder.count_out(message)
-                    recorder.placed([message], body)
+                    self._accounts.count_out(message)
+                    journal.placed([message], body)
+                    self._moved_bytes += live_bytes(message)
                 else:
                     lost.append(message)
         for namespace in state.namespaces.values():
             for policy in namespace.policies:
                 if policy.position == position:
-                    recorder.policy_set(namespace.name, policy)
+                    journal.policy_set(namespace.name, policy)
             for exchange in namespace.topology.exchanges():
                 bindings = lasting_bindings(state, exchange)
                 if exchange.number:
-                    recorder.exchange_declared(exchange, bindings)
+                    journal.exchange_declared(exchange, bindings)
                     continue
                 for binding in bindings:
-                    recorder.bound(namespace.name, binding)
+                    journal.bound(namespace.name, binding)
         self._relocate_claims_unread(position)
+        self._rewritten_bytes += journal.unwritten_bytes - before_bytes
         return lost
 
     def _relocate(self, position: int, record: Record) -> None:
-        state, recorder, data = self._state, self._recorder, record.data
+        state, journal, data = self._state, self._journal, record.data
         match record.kind:
             case Kind.ENQUEUED:
-                for entry in records.enqueued(data):
+                for entry in records.enqueued.decode(data):
                     self._move(position, [(entry.queue, entry.sequence, entry.sequence)], entry.body)
-                    self._recorder.between()
+                    self._journal.between()
             case Kind.FANNED_OUT:
-                entries = records.read_fanned_out(data)
+                entries = records.fanned_out.decode(data)
                 places = [(entry.queue, entry.sequence, entry.sequence) for entry in entries]
                 if entries:
                     self._move(position, places, entries[0].body)
             case Kind.PLACED:
-                head, body = records.read_placed(data)
-                places = [(placed.queue, placed.sequence, placed.number) for placed, _, _ in placed_states(head)]
-                self._move(position, places, body)
+                found, body = records.placed.decode(data)
+                places = [(placed.queue, placed.sequence, placed.number) for placed, _, _ in found]
+                self._move(position, places, bytes(body))
             case Kind.QUEUE_DECLARED:
-                queue = state.queues.get(records.unpack(data, QueueRecord).number)
+                queue = state.queues.get(records.queue_declared.decode(data).number)
                 if queue is not None and queue.position == position:
-                    recorder.queue_declared(queue)
+                    journal.queue_declared(queue)
             case Kind.EXCHANGE_DECLARED:
-                declared = records.unpack(data, ExchangeRecord)
+                declared = records.exchange_declared.decode(data)
                 exchange = state.open_namespace(declared.namespace).topology.find(declared.name)
                 if exchange is not None and exchange.number == declared.number:
-                    recorder.exchange_declared(exchange, lasting_bindings(state, exchange))
+                    journal.exchange_declared(exchange, lasting_bindings(state, exchange))
             case Kind.POLICY_SET:
-                noted = records.unpack(data, PolicyRecord)
+                noted = records.policy_set.decode(data)
                 policy = state.open_namespace(noted.namespace).policies.find(noted.name)
                 if policy is not None and policy.position == position:
-                    recorder.policy_set(noted.namespace, policy)
+                    journal.policy_set(noted.namespace, policy)
             case Kind.BOUND:
-                self._bind_again(records.unpack(data, BindingRecord))
+                self._bind_again(records.bound.decode(data))
             case Kind.REMEMBERED:
-                self._remember_again(position, records.unpack(data, RememberedRecord))
+                self._remember_again(position, records.remembered.decode(data))
             case Kind.CLAIMED:
-                self._claim_again(position, records.read_claimed(data))
+                self._claim_again(position, records.claimed.decode(data))
             case Kind.CLAIMANT:
-                changed = records.unpack(data, ClaimantRecord)
+                changed = records.claimant.decode(data)
                 self._change_again(position, changed.queue, changed.consumer)
             case Kind.COMMITTED:
-                committed = records.unpack(data, CommitRecord)
+                committed = records.committed.decode(data)
                 commit = state.commits.get((committed.job, committed.batch))
                 if commit is not None and commit.position == position:
-                    recorder.committed(commit)
+                    journal.committed(commit)
+            case Kind.JOB:
+                noted_job = records.job.decode(data)
+                job = state.jobs.get(noted_job.plan.places[0].queue, {}).get(noted_job.sequence)
+                if job is not None and job.position == position:
+                    journal.job_noted(state.queues[job.queue], job)
             case Kind.OPENED:
-                note_opened(recorder, state, self._clock)
+                note_opened(journal, state, self._clock)
 
     def _move(self, position: int, places: list[tuple[int, int, int]], body: bytes) -> None:
         alive = [
@@ -238,14 +310,15 @@ class Reclaimer:
         for part in _parts(alive, bytes_max=max(PART_BYTES, len(body))):
             # What is listed goes with the block into which it is written: its body may be let go with that one only.
             for message in part:
-                self._recorder.count_out(message)
+                self._accounts.count_out(message)
                 if type(message.body) is not bytes:
                     # Until its new block is durable the body is nowhere but here.
                     message.body = body
-                    self._recorder.resident_bytes += len(body)
-                    self._recorder.listed.append(message)
-            self._recorder.placed(part, body)
-            self._recorder.between()
+                    self._accounts.resident_bytes += len(body)
+                    self._journal.page_out_later([message])
+            self._journal.placed(part, body)
+            self._moved_bytes += sum(map(live_bytes, part))
+            self._journal.between()
 
     def _find(self, queue_number: int, sequence: int, number: int) -> Message | None:
         """The live message that was written under this place, wherever it stands now."""
@@ -253,25 +326,25 @@ class Reclaimer:
         message = None if queue is None else queue.find(sequence)
         if message is not None:
             return message
-        moved = self._recorder.moved_messages.get(number)
+        moved = self._positions.moved.get(number)
         if moved is None:
             return None
         # A purge empties queues at once and leaves the memory of what was in them for later.
         queue = self._state.queues.get(moved.queue)
         return moved if queue is not None and queue.find(moved.sequence) is moved else None
 
-    def _claim_again(self, position: int, record: records.Claimed) -> None:
+    def _claim_again(self, position: int, record: Claimed) -> None:
         claimant = self._state.claimants.get(record.queue, {}).get(record.consumer)
         claim = None if claimant is None else claimant.claims.get(record.number)
         if claim is not None:
             for rows in claim.rows:
                 if rows.first == record.first and rows.position == position:
-                    self._recorder.claimed(self._state.queues[record.queue], claim, rows)
+                    self._journal.claimed(self._state.queues[record.queue], claim, rows)
 
     def _change_again(self, position: int, queue: int, consumer: str) -> None:
         claimant = self._state.claimants.get(queue, {}).get(consumer)
         if claimant is not None and claimant.position == position:
-            self._recorder.claimant_changed(self._state.queues[queue], claimant)
+            self._journal.claimant_changed(self._state.queues[queue], claimant)
 
     def _relocate_claims_unread(self, position: int) -> None:
         for number, by_name in self._state.claimants.items():
@@ -279,31 +352,34 @@ class Reclaimer:
             for claimant in by_name.values():
                 for claim in claimant.claims.values():
                     for rows in [rows for rows in claim.rows if rows.position == position]:
-                        self._recorder.claimed(queue, claim, rows)
+                        self._journal.claimed(queue, claim, rows)
                 self._change_again(position, number, claimant.consumer)
         for commit in [commit for commit in self._state.commits.values() if commit.position == position]:
-            self._recorder.committed(commit)
+            self._journal.committed(commit)
+        for number, of_queue in self._state.jobs.items():
+            for job in [job for job in of_queue.values() if job.position == position]:
+                self._journal.job_noted(self._state.queues[number], job)
 
-    def _bind_again(self, record: BindingRecord) -> None:
+    def _bind_again(self, record: BindingFields) -> None:
         """Only bindings of predeclared exchanges: others were written again with the exchange they lead from."""
         topology = self._state.open_namespace(record.namespace).topology
         exchange = topology.find(record.source)
         binding = read_binding(record)
         if exchange is not None and exchange.number == 0 and topology.has_binding(binding):
-            self._recorder.bound(record.namespace, binding)
+            self._journal.bound(record.namespace, binding)
 
-    def _remember_again(self, position: int, record: RememberedRecord) -> None:
+    def _remember_again(self, position: int, record: Remembered) -> None:
         queue = self._state.queues.get(record.queue)
         if queue is None or queue.dedup is None:
             return
         seen = queue.dedup.get(record.key, self._clock.now_ms())
         if seen is not None and seen.position == position:
-            self._recorder.remembered(queue, record.key, seen)
+            self._journal.remembered(queue, record.key, seen)
 
 
 def note_opened(recorder: Recorder, state: BrokerState, clock: Clock) -> None:
     opened = Opened(clock.anchor(), state.run, state.next_sequence, state.next_queue, state.next_exchange)
-    recorder.note_lasting(records.packed(Kind.OPENED, opened))
+    recorder.opened(opened)
 
 
 def _parts(messages: Sequence[Message], *, bytes_max: int) -> Iterator[Sequence[Message]]:

@@ -1,551 +1,160 @@
-"""Recovery: the state is a fold over the log.
+"""Recovery: what a start makes of the log, and what it finds out on the way.
 
-Each record is applied with the primitive that live traffic used. Two things follow from dropping the front of the log:
+Only the blocks from the fold position on are read. Of those before it, which are kept for readers of the log, a start
+wants to know no more than how large and how old they are.
 
-- A record may name what is not known. If a message is unknown, its entry was dropped: either it was settled in dropped
-  blocks too, or it will be placed again further on with all that is known of it. Both ways the record has nothing to
-  change but the queue's counters, which came with the queue's latest declaration.
-- A queue may be named before its declaration comes, since a declaration that lay in dropped blocks was written again
-  later. Its messages collect in a *shell*; the declaration gives the shell its name, a deletion discards it.
+A start that serves a damaged log leaves out the blocks that it cannot read. That is decided once: which they are is
+stored in the log before anything is served, and every later start leaves them out too, also where it could read them.
+So what was confirmed since rests on the same blocks at every start. Two things follow from blocks that are left out:
 
-Bodies beyond the memory watermark stay in the log, as they would have in live traffic.
+- What stood in one may still stand in an older block, from which it was written again. So the fold goes back to the
+  first block that is kept, if one is left out that it would have taken in, and that is stored in the same moment.
+- Numbers that were given out in one must not be given out again. Where nothing after it says how far they had come,
+  they go on far ahead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 
-import msgspec
-
-from smista.core.caches import ENTRIES_MAX, SMALL_BYTES
-from smista.core.dead_letters import apply_left, apply_moved, apply_parked, apply_removed, readdressed
-from smista.core.declaring import apply_queue_deleted, schedule_check
-from smista.core.dedup import DedupMemory, Seen
-from smista.core.exchanges import Binding
-from smista.core.message import PLAIN, Envelope, Fate, Message, Reason
-from smista.core.policies import Policy
-from smista.core.queue import Queue
-from smista.core.settings import DEFAULT, QueueSettings
-from smista.core.state import DEFAULT_NAMESPACE, BrokerState
-from smista.engine.claim_records import ClaimRecovery
-from smista.engine.clock import Anchor
+from smista import records
+from smista.core.message import FOREVER_MS
+from smista.core.state import BrokerState
+from smista.engine.fold import Fold
+from smista.engine.journal import EngineJournal
 from smista.engine.measures import Recovered
-from smista.engine.recorder import (
-    BindingRecord,
-    ExchangeRecord,
-    PolicyRecord,
-    QueueDeletedRecord,
-    QueueRecord,
-    ReaddressedRecord,
-    Recorder,
-    RememberedRecord,
-    placed_states,
-)
-from smista.log import Log, records
-from smista.log.errors import LogDamaged, LogError
-from smista.log.records import Kind, Record, RecordError
+from smista.log import Log
+from smista.log.errors import LogDamaged, LogError, LogUnreadable
+from smista.records.opened import Anchor
 
-_decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
-
-
-class Opened(msgspec.Struct, frozen=True, array_like=True):
-    """Noted at every start, and again when reclaimed: numbers must never be given out twice."""
-
-    anchor: Anchor
-    run: int
-    next_sequence: int
-    next_queue: int
-    next_exchange: int
+READ_AGAIN_S = (0.01, 0.1, 0.5)
+"""After which pauses a block that could not be read is tried again."""
 
 
 class Recovery:
     def __init__(self, state: BrokerState, *, resident_bytes_max: int) -> None:
         self.state = state
-        self.anchor: Anchor | None = None
         self.last_ms = 0
         self.blocks: list[tuple[int, int, int]] = []
-        """Position, size and time of each block."""
-        self.lasting: set[int] = set()
-        self.has_left_bodies = False
-        """Whether some bodies were left in the log because memory is short."""
-        self.damaged_blocks = 0
-        """How many blocks could not be read, and were left out."""
+        """Position, size and time of each block that is kept."""
+        self.fold_position = 0
+        """The first block that was read: those before are kept for readers of the log alone."""
+        self.left_out: frozenset[int] = frozenset()
+        """The blocks that are left out, since this start or an earlier one could not read them."""
+        self._fold = Fold(state, resident_bytes_max=resident_bytes_max)
+        self._left_out_times = 0
+        self._folded_blocks = 0
         self._took_ms = 0
-        self._resident_left = resident_bytes_max
-        self._shells: dict[int, Queue] = {}
-        self._deleted: set[int] = set()
-        self._settings: dict[QueueSettings, QueueSettings] = {}
-        self._envelopes: dict[bytes, Envelope] = {b"": PLAIN}
-        self._last_large: tuple[bytes, Envelope] = b"", PLAIN
-        self._claims = ClaimRecovery(state)
-        self._position = 0
-        self._apply: dict[Kind, Callable[[memoryview], None]] = {
-            Kind.OPENED: self._opened,
-            Kind.QUEUE_DECLARED: self._queue_declared,
-            Kind.QUEUE_DELETED: self._queue_deleted,
-            Kind.EXCHANGE_DECLARED: self._exchange_declared,
-            Kind.EXCHANGE_DELETED: self._exchange_deleted,
-            Kind.BOUND: self._bound,
-            Kind.UNBOUND: self._unbound,
-            Kind.POLICY_SET: self._policy_set,
-            Kind.POLICY_DELETED: self._policy_deleted,
-            Kind.ENQUEUED: self._enqueued,
-            Kind.FANNED_OUT: self._fanned_out,
-            Kind.PLACED: self._placed,
-            Kind.REMEMBERED: self._remembered,
-            Kind.CLAIMED: self._claimed,
-            Kind.CLAIMANT: self._claimant,
-            Kind.COMMITTED: self._committed,
-            Kind.DELIVERED: self._delivered,
-            Kind.EXTENDED: self._extended,
-            Kind.GIVEN_BACK: self._given_back,
-            Kind.RESCHEDULED: self._rescheduled,
-            Kind.ACKNOWLEDGED: self._acknowledged,
-            Kind.REMOVED: self._removed,
-            Kind.PARKED: self._parked,
-            Kind.MOVED: self._moved,
-            Kind.PURGED: self._purged,
-            Kind.BECAME_READY: self._became_ready,
-            Kind.READDRESSED: self._readdressed,
-        }
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """How time stood when the broker was started last."""
+        return self._fold.anchor
+
+    @property
+    def has_left_bodies(self) -> bool:
+        """Whether some bodies were left in the log because memory is short."""
+        return self._fold.has_left_bodies
 
     def replay(self, log: Log, on_damage: Callable[[LogDamaged], None] | None) -> None:
-        def note(damage: LogDamaged) -> None:
-            assert on_damage is not None
-            self.damaged_blocks += 1
-            on_damage(damage)
-
         began_s = time.perf_counter()
-        for position, block in log.scan(log.first_position, on_damage=None if on_damage is None else note):
-            at_ms = records.written_at_ms(block)
+        self.fold_position, self.left_out = log.fold_position, log.left_out
+        if on_damage is not None:
+            for _ in self._sound_blocks(log, on_damage):
+                pass
+            if self.left_out != log.left_out:
+                self.fold_position = log.first_position
+        self.blocks += _kept_for_readers(log, self.fold_position)
+        for position, block in self._sound_blocks(log, on_damage):
+            at_ms = records.blocks.written_at_ms(block)
             self.last_ms = max(self.last_ms, at_ms)
             self.blocks.append((position, len(block), at_ms))
-            self._position = position
-            for record in records.records(block):
-                self.apply(record)
-        if self._shells and on_damage is None:
-            numbers = ", ".join(map(str, sorted(self._shells)))
+            self._folded_blocks += 1
+            self._fold.add(position, block)
+        if not self.left_out and self._fold.nameless:
+            numbers = ", ".join(map(str, self._fold.nameless))
             raise LogError(f"The log names queues whose declaration is missing (numbers {numbers}).")
-        for number, shell in self._shells.items():
-            # Their declarations are damaged, their messages are not.
-            self._name(
-                shell, self.state.add_queue(number, DEFAULT_NAMESPACE, f"recovered-{number}", DEFAULT, self.last_ms)
-            )
+        # Their declarations are damaged, their messages are not.
+        self._fold.name_shells(self.last_ms)
+        if self.left_out != log.left_out:
+            log.leave_out(self.left_out, fold_position=self.fold_position)
+        self._left_out_times = log.left_out_times
         self._took_ms = round((time.perf_counter() - began_s) * 1000)
+
+    def _sound_blocks(self, log: Log, on_damage: Callable[[LogDamaged], None] | None) -> Iterator[tuple[int, bytes]]:
+        """The blocks that are folded. With `on_damage`, those that cannot be read are left out from here on."""
+
+        def damaged(damage: LogDamaged) -> bytes | None:
+            position = damage.position
+            assert position is not None
+            if position in self.left_out:
+                return None
+            try:
+                return _read_again(log, position, damage)
+            except LogDamaged as lasting:
+                if on_damage is None:
+                    raise
+                on_damage(lasting)
+            self.left_out |= {position}
+            return None
+
+        for position, block in log.scan(self.fold_position, on_damage=damaged):
+            if position not in self.left_out:
+                yield position, block
 
     def summary(self) -> Recovered:
         queues = self.state.queues.values()
         return Recovered(
             queues=len(queues),
             messages=sum(queue.depth + len(queue.dead) for queue in queues),
-            blocks=len(self.blocks),
-            damaged_blocks=self.damaged_blocks,
+            blocks=self._folded_blocks,
+            damaged_blocks=len(self.left_out),
             took_ms=self._took_ms,
         )
 
-    def apply(self, record: Record) -> None:
-        try:
-            self._apply[record.kind](record.data)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise RecordError(
-                f"A {record.kind.name} record in block {self._position} makes no sense: {error}."
-            ) from None
-
-    def finish(self, recorder: Recorder, now_ms: int) -> None:
+    def finish(self, journal: EngineJournal, now_ms: int) -> None:
         """Build what live traffic needs beside the tables, and open the accounts."""
-        state = self.state
-        state.purged.clear()
-        for namespace in state.namespaces.values():
-            for binding in list(namespace.topology.bindings()):
-                if binding.destination_kind == "queue" and binding.destination not in namespace.queues:
-                    namespace.topology.unbind(binding)
-        self.govern()
-        for queue in state.queues.values():
-            for message in queue.messages():
-                recorder.count_in(message)
-                recorder.count_kept(message)
-                recorder.count_history(message)
-                if type(message.body) is bytes:
-                    recorder.resident_bytes += len(message.body)
-                if message.sequence != message.number:
-                    recorder.moved_messages[message.number] = message
-            queue.attach(now_ms)
-            # Who uses a queue is not in the log: one that is deleted when nobody does has its whole time again.
-            queue.used_at_ms = now_ms
-            schedule_check(queue, now_ms)
-        # Also of queues that are gone by now something was remembered.
-        state.remembered.bytes = sum(queue.dedup.bytes for queue in state.queues.values() if queue.dedup is not None)
-        self._claims.finish(now_ms)
-        recorder.lasting = self.lasting
-
-    def govern(self) -> None:
-        """Give the queues what policies say: once, when all that there is of both has been read."""
+        if self.left_out and self._fold.opened_position < max(self.left_out):
+            self._fold.pass_lost_numbers(self._left_out_times, journal.position)
+        self._fold.finish(journal, now_ms)
+        accounts = journal.accounts
         for queue in self.state.queues.values():
-            self.state.namespaces[queue.namespace].govern(queue)
-
-    # -- declarations -------------------------------------------------------------------------------------------------
-
-    def _opened(self, data: memoryview) -> None:
-        opened = records.unpack(data, Opened)
-        self.lasting.add(self._position)
-        self.anchor = opened.anchor
-        state = self.state
-        state.run = max(state.run, opened.run + 1)
-        state.next_sequence = max(state.next_sequence, opened.next_sequence)
-        state.next_queue = max(state.next_queue, opened.next_queue)
-        state.next_exchange = max(state.next_exchange, opened.next_exchange)
-
-    def _queue_declared(self, data: memoryview) -> None:
-        record = records.unpack(data, QueueRecord)
-        self.lasting.add(self._position)
-        queue = self.state.queues.get(record.number)
-        if queue is None:
-            shell = self._shells.pop(record.number, None)
-            # Queues declared alike share one settings object.
-            settings = self._settings.setdefault(record.settings, record.settings)
-            queue = self.state.add_queue(record.number, record.namespace, record.name, settings, record.created_at_ms)
-            if shell is not None:
-                self._name(shell, queue)
-        queue.declared = queue.settings = self._settings.setdefault(record.settings, record.settings)
-        queue.is_paused = record.is_paused
-        queue.used_at_ms = record.used_at_ms
-        queue.counters = record.counters
-        queue.position = self._position
-
-    @staticmethod
-    def _name(shell: Queue, queue: Queue) -> None:
-        """Give a declared queue what collected in its shell."""
-        queue.ready, queue.scheduled = shell.ready, shell.scheduled
-        queue.in_flight, queue.dead = shell.in_flight, shell.dead
-        queue.body_bytes, queue.dedup = shell.body_bytes, shell.dedup
-        queue.ready_bytes, queue.dead_bytes = shell.ready_bytes, shell.dead_bytes
-
-    def _queue_deleted(self, data: memoryview) -> None:
-        record = records.unpack(data, QueueDeletedRecord)
-        self._deleted.add(record.number)
-        self._claims.queue_deleted(record.number)
-        self._shells.pop(record.number, None)
-        queue = self.state.queues.get(record.number)
-        if queue is not None:
-            apply_queue_deleted(self.state, queue)
-        else:
-            self.state.open_namespace(record.namespace).topology.remove_queue(record.name)
-
-    def _queue(self, number: int, name: str = "") -> Queue:
-        """The queue of this number, or a shell for it, which may learn its name from a record."""
-        queue = self.state.queues.get(number) or self._shells.get(number)
-        if queue is None:
-            queue = Queue(
-                number=number,
-                namespace="",
-                name="",
-                settings=DEFAULT,
-                created_at_ms=0,
-                calendar=self.state.calendar,
-                woken=self.state.woken,
-            )
-            if number not in self._deleted:
-                self._shells[number] = queue
-        queue.name = queue.name or name
-        return queue
-
-    def _exchange_declared(self, data: memoryview) -> None:
-        record = records.unpack(data, ExchangeRecord)
-        self.lasting.add(self._position)
-        state = self.state
-        topology = state.open_namespace(record.namespace).topology
-        if topology.find(record.name) is None:
-            topology.declare(record.name, record.number, record.settings)
-        state.next_exchange = max(state.next_exchange, record.number + 1)
-        for binding in record.bindings:
-            self._bind(binding)
-
-    def _exchange_deleted(self, data: memoryview) -> None:
-        namespace, name = records.unpack(data, tuple[str, str])
-        topology = self.state.open_namespace(namespace).topology
-        if topology.find(name) is not None:
-            topology.delete(name)
-        else:
-            for binding in topology.bindings_of_exchange(name):
-                topology.unbind(binding)
-
-    def _bound(self, data: memoryview) -> None:
-        self.lasting.add(self._position)
-        self._bind(records.unpack(data, BindingRecord))
-
-    def _bind(self, record: BindingRecord) -> None:
-        topology = self.state.open_namespace(record.namespace).topology
-        binding = read_binding(record)
-        if topology.find(record.source) is not None and not topology.has_binding(binding):
-            topology.bind(binding)
-
-    def _unbound(self, data: memoryview) -> None:
-        record = records.unpack(data, BindingRecord)
-        topology = self.state.open_namespace(record.namespace).topology
-        binding = read_binding(record)
-        if topology.find(record.source) is not None and topology.has_binding(binding):
-            topology.unbind(binding)
-
-    def _policy_set(self, data: memoryview) -> None:
-        record = records.unpack(data, PolicyRecord)
-        self.lasting.add(self._position)
-        policy = Policy(record.name, record.pattern, record.priority, record.settings)
-        policy.position = self._position
-        self.state.open_namespace(record.namespace).policies.put(policy)
-
-    def _policy_deleted(self, data: memoryview) -> None:
-        namespace, name = records.unpack(data, tuple[str, str])
-        self.state.open_namespace(namespace).policies.drop(name)
-
-    # -- entering -----------------------------------------------------------------------------------------------------
-
-    def _enqueued(self, data: memoryview) -> None:
-        at_ms = records.enqueued_at_ms(Kind.ENQUEUED, data)
-        for entry in records.enqueued(data):
-            self._enter(entry, at_ms)
-
-    def _fanned_out(self, data: memoryview) -> None:
-        at_ms = records.enqueued_at_ms(Kind.FANNED_OUT, data)
-        for entry in records.read_fanned_out(data):
-            self._enter(entry, at_ms)
-
-    def _enter(self, entry: records.Entry, at_ms: int) -> None:
-        queue = self._queue(entry.queue)
-        sequence = entry.sequence
-        envelope = self._envelopes.get(entry.envelope)
-        if envelope is None:
-            envelope = self._envelope(entry.envelope)
-        message = Message(
-            sequence,
-            sequence,
-            entry.queue,
-            envelope,
-            self._body(entry.body),
-            entry.priority,
-            at_ms,
-            entry.ready_at_ms,
-            position=self._position,
-            expires_at_ms=entry.expires_at_ms,
-        )
-        queue.insert(message, at_ms)
-        queue.counters.published += 1
-        if sequence >= self.state.next_sequence:
-            self.state.next_sequence = sequence + 1
-
-    def _placed(self, data: memoryview) -> None:
-        head, body = records.read_placed(data)
-        for placed, envelope, deaths in placed_states(head):
-            queue = self._queue(placed.queue)
-            present = queue.find(placed.sequence)
-            if present is not None:
-                queue.remove(present)
-                self._free(present)
-            message = Message(
-                placed.sequence,
-                placed.number,
-                placed.queue,
-                envelope,
-                self._body(body),
-                placed.priority,
-                placed.created_at_ms,
-                placed.ready_at_ms,
-                placed.state,
-                self._position,
-                placed.expires_at_ms,
-                placed.deadline_ms,
-                placed.deliveries,
-                deaths,
-            )
-            queue.restore(message)
-            self.state.next_sequence = max(self.state.next_sequence, placed.sequence + 1)
-
-    def _remembered(self, data: memoryview) -> None:
-        record = records.unpack(data, RememberedRecord)
-        self.lasting.add(self._position)
-        queue = self._queue(record.queue)
-        if queue.dedup is None:
-            queue.dedup = DedupMemory(self.state.remembered)
-        queue.dedup.remember(
-            record.key, Seen(record.number, record.created_at_ms, record.expires_at_ms, self._position)
-        )
-
-    # -- claims and staged batches ------------------------------------------------------------------------------------
-
-    def _claimed(self, data: memoryview) -> None:
-        self.lasting.add(self._position)
-        self._claims.claimed(data, self._position)
-
-    def _claimant(self, data: memoryview) -> None:
-        self.lasting.add(self._position)
-        self._claims.claimant(data, self._position)
-
-    def _committed(self, data: memoryview) -> None:
-        self.lasting.add(self._position)
-        self._claims.committed(data, self._position)
-
-    # -- transitions --------------------------------------------------------------------------------------------------
-
-    # A record counts for its queue even where its message is not known, see the essay above.
-
-    def _delivered(self, data: memoryview) -> None:
-        record = records.read_delivered(data)
-        queue = self._queue(record.queue)
-        counters = queue.counters
-        before = counters.delivered, counters.first_delivered, counters.wait_ms_total
-        for message in _known(queue, record.sequences):
-            queue.lease(message, record.deadline_ms, record.at_ms, record.run)
-        counters.delivered = before[0] + len(record.sequences)
-        counters.first_delivered = before[1] + record.first_count
-        counters.wait_ms_total = before[2] + record.wait_ms
-
-    def _extended(self, data: memoryview) -> None:
-        number, at_ms, deadline_ms, sequences = records.read_extended(data)
-        queue = self._queue(number)
-        for message in _known(queue, sequences):
-            queue.extend(message, deadline_ms, at_ms)
-
-    def _given_back(self, data: memoryview) -> None:
-        number, sequence, at_ms, due_at_ms, reason, error = records.read_given_back(data)
-        queue = self._queue(number)
-        message = queue.find(sequence)
-        if message is None:
-            queue.counters.count_failure(Reason(reason))
-        else:
-            queue.give_back(message, Reason(reason), due_at_ms, error, at_ms)
-
-    def _rescheduled(self, data: memoryview) -> None:
-        number, sequence, at_ms, due_at_ms = records.read_rescheduled(data)
-        queue = self._queue(number)
-        for message in _known(queue, (sequence,)):
-            queue.reschedule(message, due_at_ms, at_ms)
-
-    def _became_ready(self, data: memoryview) -> None:
-        number, at_ms, sequences = records.read_sequences(data)
-        queue = self._queue(number)
-        for message in _known(queue, sequences):
-            queue.become_ready(message, at_ms)
-
-    def _acknowledged(self, data: memoryview) -> None:
-        number, _, sequences = records.read_sequences(data)
-        queue = self._queue(number)
-        queue.counters.acknowledged += len(sequences)
-        for message in _known(queue, sequences):
-            self._free(message)
-            queue.remove(message)
-
-    def _removed(self, data: memoryview) -> None:
-        number, _, reason, sequences = records.read_removed(data)
-        queue = self._queue(number)
-        for sequence in sequences:
-            message = queue.find(sequence)
-            if message is None:
-                queue.counters.count_removal(Reason(reason))
-            else:
-                self._free(message)
-                apply_removed(queue, message, Reason(reason))
-
-    def _parked(self, data: memoryview) -> None:
-        record = records.read_parked(data)
-        queue = self._queue(record.queue, record.name)
-        fate = _fate(record.reason, record.failed_by, record.error, record.at_ms)
-        message = queue.find(record.sequence)
-        if message is None:
-            _count_death(queue, fate)
-        else:
-            apply_parked(queue, message, fate)
-
-    def _moved(self, data: memoryview) -> None:
-        record = records.read_moved(data)
-        self.state.next_sequence = max(self.state.next_sequence, record.new_sequence + 1)
-        source = self._queue(record.source, record.name)
-        fate = _fate(record.reason, record.failed_by, record.error, record.at_ms)
-        message = source.find(record.sequence)
-        if not record.target:
-            if message is None:
-                _count_death(source, fate)
-            else:
-                self._free(message)
-                apply_left(source, message, fate)
-            return
-        target = self._queue(record.target)
-        if message is None:
-            if fate.reason is Reason.REDRIVEN:
-                target.counters.redriven += 1
-            else:
-                _count_death(source, fate)
-            return
-        copy = Message(
-            record.new_sequence,
-            message.number,
-            target.number,
-            message.envelope,
-            message.body,
-            record.priority,
-            message.created_at_ms,
-            record.at_ms,
-            position=message.position,
-            expires_at_ms=record.expires_at_ms or None,
-            deaths=message.deaths,
-        )
-        apply_moved(source, message, target, copy, fate)
-
-    def _readdressed(self, data: memoryview) -> None:
-        record = records.unpack(data, ReaddressedRecord)
-        message = self._queue(record.queue).find(record.sequence)
-        if message is not None:
-            message.envelope = readdressed(message.envelope, record.exchange, record.routing_key)
-
-    def _purged(self, data: memoryview) -> None:
-        number, _, _, count, ready_only = records.read_purged(data)
-        queue = self._queue(number)
-        before = queue.counters.purged
-        for table in queue.take_all(ready_only=ready_only):
-            for message in table.values():
-                self._free(message)
-        queue.counters.purged = before + count
-
-    # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _body(self, body: bytes) -> bytes | int:
-        if len(body) > self._resident_left:
-            self.has_left_bodies = True
-            return len(body)
-        self._resident_left -= len(body)
-        return body
-
-    def _free(self, message: Message) -> None:
-        if type(message.body) is bytes:
-            self._resident_left += len(message.body)
-
-    def _envelope(self, data: bytes) -> Envelope:
-        if len(data) > SMALL_BYTES:
-            # The copies of a fan-out come one after the other. They share it, as they did before.
-            if data != self._last_large[0]:
-                self._last_large = data, _decode_envelope(data)
-            return self._last_large[1]
-        envelope = _decode_envelope(data)
-        if len(self._envelopes) < ENTRIES_MAX:
-            self._envelopes[data] = envelope
-        return envelope
+            for message in queue.messages():
+                accounts.count_in(message)
+                accounts.count_kept(message)
+                accounts.count_history(message)
+                if type(message.body) is bytes:
+                    accounts.resident_bytes += len(message.body)
+            journal.positions.found(queue.messages())
+        journal.positions.lasting |= self._fold.lasting
 
 
-def read_binding(record: BindingRecord) -> Binding:
-    make = Binding.to_queue if record.destination_kind == "queue" else Binding.to_exchange
-    return make(record.source, record.destination, record.key, record.arguments)
+def _read_again(log: Log, position: int, damage: LogDamaged) -> bytes:
+    """A block that could not be read, after some more tries if that may help: not every error lasts."""
+    for wait_s in READ_AGAIN_S:
+        if not isinstance(damage, LogUnreadable):
+            break
+        time.sleep(wait_s)
+        try:
+            return log.read(position)
+        except LogDamaged as another:
+            damage = another
+    raise damage
 
 
-def _count_death(queue: Queue, fate: Fate) -> None:
-    """What setting aside an unknown message counts for its queue."""
-    if fate.reason is not Reason.REDRIVEN:
-        queue.counters.count_death(fate.reason)
-    if fate.failed_by is not None:
-        queue.counters.count_failure(fate.failed_by)
-
-
-def _known(queue: Queue, sequences: Sequence[int]) -> list[Message]:
-    return [message for sequence in sequences if (message := queue.find(sequence)) is not None]
-
-
-def _fate(reason: int, failed_by: int, error: str, at_ms: int) -> Fate:
-    return Fate(Reason(reason), Reason(failed_by) if failed_by else None, error, at_ms)
+def _kept_for_readers(log: Log, end: int) -> list[tuple[int, int, int]]:
+    """Position, size and time of the blocks before `end`, of which nothing is made any more. They are not read, and so
+    not checked: a time that is damaged, or later than that of the next block, is taken for that one's."""
+    blocks: list[tuple[int, int, int]] = []
+    next_at_ms = FOREVER_MS
+    # With the one at the end, for its time.
+    heads = list(log.heads(log.first_position, end + 1, records.blocks.HEAD.size))
+    for position, size, head in reversed(heads):
+        with contextlib.suppress(LogError):
+            next_at_ms = min(next_at_ms, records.blocks.written_at_ms(head))
+        if position < end:
+            blocks.append((position, size, next_at_ms))
+    blocks.reverse()
+    return blocks

@@ -1,10 +1,10 @@
-"""Staged batches on a running broker: the rules are in `core/staging`, the rows come from a door.
+"""Staged batches on a running broker: the rules are in `core/staging`, the rows come from outside.
 
-    begin_commit ──▶ the intent is durable ──▶ publish_staged, slice by slice ──▶ done, durable
-         after a restart: unfinished_commits ──▶ publish_staged from `done` on
+    begin ──▶ the intent is durable ──▶ publish, slice by slice ──▶ done, durable
+         after a restart: unfinished ──▶ publish from `done` on
 
-The door reads and decodes what was staged, in threads of its own, and hands over slices of rows. The broker does not
-know where they lie; the intent names parts, and the door must find the very bytes they name.
+Whoever keeps what was staged reads and decodes it, in threads of its own, and hands over slices of rows. The broker
+does not know where they lie; the intent names parts, and the very bytes they name must be found again.
 """
 
 from __future__ import annotations
@@ -19,32 +19,37 @@ from smista.core.queue import Queue
 from smista.core.staging import Commit, Load, Row
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.accounts import KEPT_BYTES, MESSAGE_BYTES
-from smista.engine.claiming import ClaimingBroker
-from smista.engine.running import SLICE_S, STEP_BYTES_MAX
+from smista.engine.running import Running
+from smista.engine.slices import SLICE_S, STEP_BYTES_MAX
 
 STAGED_AT_ONCE = 1_000
-"""How many rows the door hands over at once ..."""
+"""How many rows are handed over at once ..."""
 STEP = 250
 """... and how many of them enter in one step: with ids, headers and priorities that takes 2 ms."""
 
 
-class StagingBroker(ClaimingBroker):
-    def find_commit(self, job: str, batch: str) -> Commit | None:
+class Staging:
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._state = running.state
+        self._keeper = running.keeper
+
+    def find(self, job: str, batch: str) -> Commit | None:
         """What is known of a batch that was committed, done or not."""
-        self._enter()
+        self._running.enter()
         return self._state.commits.get((job, batch))
 
-    def unfinished_commits(self) -> list[Commit]:
+    def unfinished(self) -> list[Commit]:
         """Those that a restart must go on with."""
-        self._enter()
+        self._running.enter()
         return [commit for commit in self._state.commits.values() if not commit.is_done]
 
-    async def route_staged(
+    async def route(
         self, exchange: str, rows: Sequence[Row], loads: dict[str, Load], *, namespace: str = DEFAULT_NAMESPACE
     ) -> None:
         """Add to `loads`, by queue, what an exchange would make of these rows. It may take long to find where a row
         goes, so the clock is looked at after each."""
-        self._enter()
+        self._running.enter()
         self._state.namespace(namespace).topology.check_publish(exchange)
         end_s = time.perf_counter() + SLICE_S
         for row in rows:
@@ -53,20 +58,20 @@ class StagingBroker(ClaimingBroker):
                     loads.setdefault(queue.name, Load()).add_row(row.publication)
             if time.perf_counter() > end_s:
                 await asyncio.sleep(0)
-                self._enter()
+                self._running.enter()
                 end_s = time.perf_counter() + SLICE_S
 
-    async def begin_commit(self, commit: Commit, loads: dict[str, Load]) -> None:
+    async def begin(self, commit: Commit, loads: dict[str, Load]) -> None:
         """Check that every queue takes its load, and put down the intent; returns when that is durable."""
-        now_ms = self._enter()
-        self._check_pressure()
+        now_ms = self._running.enter()
+        self._running.check_pressure()
         for name, load in loads.items():
             queue: Queue = self._state.queue(name, commit.namespace)
             staging.check_load(self._state, queue, load)
         self._check_room(list(loads.values()))
         commit.at_ms = now_ms
         staging.begin(self._state, commit)
-        await self._done_durably()
+        await self._running.done_durably()
 
     def _check_room(self, loads: Sequence[Load]) -> None:
         """Later nothing of it can be refused."""
@@ -79,7 +84,7 @@ class StagingBroker(ClaimingBroker):
         if refusal is not None:
             raise refusal
 
-    async def publish_staged(self, commit: Commit, rows: Sequence[Row]) -> None:
+    async def publish(self, commit: Commit, rows: Sequence[Row]) -> None:
         """Publish the next rows of a commit, some at a time, each time in one step with the note of it."""
         await self._keeper.room()
         end_s = time.perf_counter() + SLICE_S
@@ -91,7 +96,7 @@ class StagingBroker(ClaimingBroker):
             step = _step(rows, start, at_once)
             start += len(step)
             began_s = time.perf_counter()
-            now_ms, since = self._enter(), self._state.next_sequence
+            now_ms, since = self._running.enter(), self._state.next_sequence
             staging.publish_slice(self._state, commit, step, now_ms=now_ms)
             if commit.exchange is not None:
                 entered = max(1, self._state.next_sequence - since)
@@ -99,8 +104,8 @@ class StagingBroker(ClaimingBroker):
                 if time.perf_counter() - began_s > SLICE_S:
                     # It took long to find where they go.
                     at_once = max(1, len(step) // 2)
-            self._keep_limits(now_ms)
-            self._after()
+            self._running.keep_limits(now_ms)
+            self._running.after()
             if time.perf_counter() > end_s:
                 await asyncio.sleep(0)
                 end_s = time.perf_counter() + SLICE_S

@@ -1,4 +1,4 @@
-"""Looking at very many queues, exchanges and bindings: in slices, and those who ask at the same time take turns.
+"""Listing very many queues, exchanges and bindings: in slices, and those who ask at the same time take turns.
 
 What is found in one turn of the loop may be gone in the next. A page holds what was there when its turn came.
 """
@@ -9,10 +9,10 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from smista.core.exchanges import Binding, Exchange, ReachTooWide, Topology, route
+from smista.core.exchanges import Binding, Exchange, Topology
 from smista.core.settings import QueueSettings
 from smista.core.state import DEFAULT_NAMESPACE
-from smista.engine.looking import LookingBroker
+from smista.engine.running import Running
 
 NAMES_AT_ONCE = 10_000
 """How many names, or bindings, are looked at before the rest of the loop has its turn: some 2 ms ..."""
@@ -20,7 +20,11 @@ QUEUES_AT_ONCE = 2_000
 """... and how many queues, of which more is asked than their names."""
 
 
-class SurveyingBroker(LookingBroker):
+class Surveying:
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._state = running.state
+
     # -- pages --------------------------------------------------------------------------------------------------------
 
     async def queue_page(
@@ -57,7 +61,7 @@ class SurveyingBroker(LookingBroker):
     async def _first(self, names: Iterable[str], prefix: str, after: str | None, limit: int) -> list[str]:
         """The lowest of very many names, without putting all of them in order."""
         found: list[str] = []
-        async for some in self.lane.slices(list(names), NAMES_AT_ONCE):
+        async for some in self._running.fair_turns.slices(list(names), NAMES_AT_ONCE):
             found += [name for name in some if (after is None or name > after) and name.startswith(prefix)]
             if len(found) > limit:
                 found = heapq.nsmallest(limit, found)
@@ -65,24 +69,13 @@ class SurveyingBroker(LookingBroker):
 
     # -- all queues ---------------------------------------------------------------------------------------------------
 
-    async def totals(self) -> tuple[int, int]:
-        """How many queues there are, in all namespaces, and how many messages they hold, in any state."""
-        self._enter_within_limits()
-        queue_count = messages = 0
-        async for some in self.lane.slices(list(self._state.queues.values()), QUEUES_AT_ONCE):
-            for queue in some:
-                if not queue.is_deleted:
-                    queue_count += 1
-                    messages += queue.message_count
-        return queue_count, messages
-
     async def queues_where(
         self, accepts: Callable[[str, QueueSettings], bool], *, namespace: str = DEFAULT_NAMESPACE
     ) -> list[str]:
         """The names of the queues that are accepted by name and settings."""
         found: list[str] = []
         queues = list(self._state.namespace(namespace).queues.values())
-        async for some in self.lane.slices(queues, QUEUES_AT_ONCE):
+        async for some in self._running.fair_turns.slices(queues, QUEUES_AT_ONCE):
             found += [queue.name for queue in some if not queue.is_deleted and accepts(queue.name, queue.settings)]
         return found
 
@@ -92,25 +85,15 @@ class SurveyingBroker(LookingBroker):
         """The settings there are. Queues declared alike share theirs, so that of 100,000 queues there are few."""
         found: dict[int, QueueSettings] = {}
         queues = list(self._state.namespace(namespace).queues.values())
-        async for some in self.lane.slices(queues, QUEUES_AT_ONCE):
+        async for some in self._running.fair_turns.slices(queues, QUEUES_AT_ONCE):
             found |= {id(queue.settings): queue.settings for queue in some}
         return list(found.values())
-
-    def reached(self, exchange: str, routing_key: str, *, namespace: str = DEFAULT_NAMESPACE) -> tuple[str, ...]:
-        """The queues an exchange leads to by this key; none where it is not there, or leads to very many exchanges."""
-        space = self._state.namespace(namespace)
-        if space.topology.find(exchange) is None:
-            return ()
-        try:
-            return route(space.topology, exchange, routing_key, None, space.queues.__contains__, queues_max=None).queues
-        except ReachTooWide:
-            return ()
 
     async def queues_behind(self, exchange: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
         """The queues an exchange leads to, itself or through others, by whatever key."""
         queues: dict[str, None] = {}
         bindings = _bindings_behind(self._state.namespace(namespace).topology, exchange)
-        async for some in self.lane.slices(bindings, NAMES_AT_ONCE):
+        async for some in self._running.fair_turns.slices(bindings, NAMES_AT_ONCE):
             queues |= {binding.destination: None for binding in some if binding.destination_kind == "queue"}
         return list(queues)
 
@@ -118,7 +101,7 @@ class SurveyingBroker(LookingBroker):
         """The exchanges that lead to a queue, themselves or through others, by whatever key."""
         found: set[str] = set()
         bindings = _bindings_before(self._state.namespace(namespace).topology, queue)
-        async for some in self.lane.slices(bindings, NAMES_AT_ONCE):
+        async for some in self._running.fair_turns.slices(bindings, NAMES_AT_ONCE):
             found |= {binding.source for binding in some}
         return found
 

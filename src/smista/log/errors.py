@@ -12,7 +12,7 @@
         ├── LogDropped    log_dropped        the block asked for was dropped
         ├── LogFenced     log_fenced         another owner writes this log now; this object is finished
         ├── LogClosed     log_closed         the log was closed
-        └── RecordError   log_record_invalid a block holds what is no record (in `records.py`)
+        └── RecordError   log_record_invalid a block holds what is no record (in `smista.records`)
 
 A block that met `LogFull` may be tried again. After `LogFailed` or `LogFenced` it may or may not be there on the next
 start: the answer to whoever waits for it is "unknown".

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from smista.log.checksum import block_crc
 from smista.log.errors import LogClosed, LogDamaged, LogDropped
+from smista.log.interface import LogLocation
 
 NAME = "memory"
 
@@ -20,6 +21,9 @@ class MemoryLog:
         self._blocks: dict[int, tuple[int, bytes]] = {}
         self._size_bytes = 0
         self._first_position = 1
+        self._fold_position = 1
+        self._left_out: frozenset[int] = frozenset()
+        self._left_out_times = 0
         self._next_position = 1
         self._is_closed = False
 
@@ -32,8 +36,23 @@ class MemoryLog:
         return self._first_position
 
     @property
+    def fold_position(self) -> int:
+        return max(self._fold_position, self._first_position)
+
+    @property
+    def left_out(self) -> frozenset[int]:
+        return frozenset(position for position in self._left_out if position >= self._first_position)
+
+    @property
+    def left_out_times(self) -> int:
+        return self._left_out_times
+
+    @property
     def next_position(self) -> int:
         return self._next_position
+
+    def location(self) -> LogLocation | None:
+        return None
 
     def append(self, position: int, data: bytes) -> None:
         self._check_open()
@@ -57,7 +76,7 @@ class MemoryLog:
         return data
 
     def scan(
-        self, position: int, *, on_damage: Callable[[LogDamaged], None] | None = None
+        self, position: int, *, on_damage: Callable[[LogDamaged], bytes | None] | None = None
     ) -> Iterator[tuple[int, bytes]]:
         self._check_open()
         assert position <= self._next_position, f"a scan from {position} starts behind the end"
@@ -66,17 +85,33 @@ class MemoryLog:
         return self._scan(position, self._next_position, on_damage)
 
     def _scan(
-        self, position: int, end: int, on_damage: Callable[[LogDamaged], None] | None
+        self, position: int, end: int, on_damage: Callable[[LogDamaged], bytes | None] | None
     ) -> Iterator[tuple[int, bytes]]:
         for wanted in range(position, end):
             try:
-                data = self.read(wanted)
+                data: bytes | None = self.read(wanted)
             except LogDamaged as damage:
                 if on_damage is None:
                     raise
-                on_damage(damage)
-            else:
+                data = on_damage(damage)
+            if data is not None:
                 yield wanted, data
+
+    def heads(self, position: int, end: int, head_bytes: int) -> Iterator[tuple[int, int, bytes]]:
+        self._check_open()
+        for wanted in range(position, end):
+            if block := self._blocks.get(wanted):
+                yield wanted, len(block[1]), block[1][:head_bytes]
+
+    def fold_from(self, position: int) -> None:
+        self._check_open()
+        assert position <= self._next_position, f"a fold from {position} begins behind the end"
+        self._fold_position = max(position, self._fold_position)
+
+    def leave_out(self, positions: frozenset[int], *, fold_position: int) -> None:
+        self._check_open()
+        self._left_out, self._fold_position = positions, fold_position
+        self._left_out_times += 1
 
     def drop(self, position: int) -> None:
         self._check_open()
@@ -92,6 +127,10 @@ class MemoryLog:
 
     def size_bytes(self) -> int:
         self._check_open()
+        return self._size_bytes
+
+    @property
+    def memory_bytes(self) -> int:
         return self._size_bytes
 
     def free_bytes(self) -> int | None:
@@ -112,6 +151,7 @@ class MemoryLog:
     def close(self) -> None:
         self._is_closed = True
         self._blocks.clear()
+        self._size_bytes = 0
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -1,6 +1,7 @@
 """The log in a directory, with SQLite as the container of the blocks.
 
-    log.db, log.db-wal, log.db-shm   the blocks; see `sqlite_file`, `sqlite_writer`, `sqlite_reader`, `shared_index`
+    log.db, log.db-wal, log.db-shm   the blocks; see `sqlite_file`, `sqlite_writer`, `sqlite_reader`, `sqlite_view`,
+                                     `shared_index`
     lock                             held while a broker has the directory; see `lock`
     mark                             where the log ended when it last confirmed a block; see `mark`
     reserve                          space to give up when the disk is full; see `reserve`
@@ -33,6 +34,7 @@ from smista.log.mark import Mark
 from smista.log.reserve import Reserve, release_part
 from smista.log.shared_index import SharedIndex
 from smista.log.sqlite_reader import BlockReader
+from smista.log.sqlite_view import SqliteLocation
 from smista.log.sqlite_writer import BlockWriter
 
 MIB = 1 << 20
@@ -95,13 +97,17 @@ class SqliteLog:
             mark = Mark(path / "mark", identity=writer.identity)
             undo.callback(mark.close)
             end = _find_end(str(path), writer, reader, mark, may_lack_end=settings.may_lack_end)
+            if writer.fold > end:
+                # The last blocks are lost, and in them what was appended again so that nothing older is needed.
+                writer.fold = writer.floor
             reserve = Reserve(path / "reserve", size_bytes=settings.reserve_bytes)
             undo.pop_all()
-            return cls(path, end, lock, index, writer, reader, mark, reserve)
+            return cls(path, vfs, end, lock, index, writer, reader, mark, reserve)
 
     def __init__(
         self,
         path: Path,
+        vfs: str | None,
         next_position: int,
         lock: DirectoryLock,
         index: SharedIndex,
@@ -113,6 +119,7 @@ class SqliteLog:
         """Use `open`."""
         self._path = path
         self._name = str(path)
+        self._vfs = vfs
         self._next_position = next_position
         self._lock = lock
         self._index = index
@@ -132,8 +139,23 @@ class SqliteLog:
         return self._writer.floor
 
     @property
+    def fold_position(self) -> int:
+        return max(self._writer.fold, self._writer.floor)
+
+    @property
+    def left_out(self) -> frozenset[int]:
+        return frozenset(position for position in self._writer.left_out if position >= self._writer.floor)
+
+    @property
+    def left_out_times(self) -> int:
+        return self._writer.left_out_times
+
+    @property
     def next_position(self) -> int:
         return self._next_position
+
+    def location(self) -> SqliteLocation:
+        return SqliteLocation(str(self._path.absolute()), self._vfs)
 
     def append(self, position: int, data: bytes) -> None:
         self._check_usable()
@@ -145,6 +167,16 @@ class SqliteLog:
             self._write(lambda: self._writer.append(position, data))
             self._next_position = position + 1
             self._mark.note(position + 1)
+
+    def fold_from(self, position: int) -> None:
+        self._check_usable()
+        assert position <= self._next_position, f"a fold from {position} begins behind the end"
+        self._writer.fold = max(position, self._writer.fold)
+
+    def leave_out(self, positions: frozenset[int], *, fold_position: int) -> None:
+        self._check_usable()
+        with self._ending_on_error():
+            self._write(lambda: self._writer.leave_out(positions, fold_position))
 
     def drop(self, position: int) -> None:
         self._check_usable()
@@ -163,6 +195,9 @@ class SqliteLog:
         if self._writer.has_drop_to_do:
             self._write(self._writer.drop_slice)
             return True
+        if self._writer.has_fold_to_store and not self._writer.drop_slice():
+            # It takes no space from the reserve. An older value is as true.
+            return False
         if self._writer.is_checkpoint_due:
             return self._checkpoint() and self._writer.has_space_to_return
         if self._writer.has_space_to_return:
@@ -200,7 +235,7 @@ class SqliteLog:
             raise
 
     def scan(
-        self, position: int, *, on_damage: Callable[[LogDamaged], None] | None = None
+        self, position: int, *, on_damage: Callable[[LogDamaged], bytes | None] | None = None
     ) -> Iterator[tuple[int, bytes]]:
         self._check_usable()
         assert position <= self._next_position, f"a scan from {position} starts behind the end"
@@ -208,7 +243,7 @@ class SqliteLog:
         return self._scan(position, self._next_position, on_damage)
 
     def _scan(
-        self, position: int, end: int, on_damage: Callable[[LogDamaged], None] | None
+        self, position: int, end: int, on_damage: Callable[[LogDamaged], bytes | None] | None
     ) -> Iterator[tuple[int, bytes]]:
         while position < end:
             self._check_usable()
@@ -220,19 +255,32 @@ class SqliteLog:
                 continue
             # Damaged, or dropped since: asking for it alone tells which.
             try:
-                data = self.read(position)
+                found: bytes | None = self.read(position)
             except LogDamaged as damage:
                 if on_damage is None:
                     raise
-                on_damage(damage)
-            else:
-                yield position, data
+                found = on_damage(damage)
+            if found is not None:
+                yield position, found
             position += 1
+
+    def heads(self, position: int, end: int, head_bytes: int) -> Iterator[tuple[int, int, bytes]]:
+        while position < end:
+            self._check_usable()
+            heads = self._reader.read_heads(position, end, head_bytes)
+            if not heads:
+                return
+            yield from heads
+            position = heads[-1][0] + 1
 
     def size_bytes(self) -> int:
         self._check_usable()
         paths = (self._path / name for name in ("log.db", "log.db-wal", "log.db-shm"))
         return sum(path.stat().st_size for path in paths if path.exists())
+
+    @property
+    def memory_bytes(self) -> int:
+        return 0
 
     def free_bytes(self) -> int | None:
         self._check_usable()
@@ -330,7 +378,7 @@ def _find_end(log: str, writer: BlockWriter, reader: BlockReader, mark: Mark, *,
 
 @contextmanager
 def _opening_errors(log: str) -> Iterator[None]:
-    """Say in our words what SQLite or the system said. A file that cannot be read is damage, the rest is
+    """Raise SQLite's and the system's errors as errors of the log. A file that cannot be read is damage, the rest is
     failure."""
     try:
         yield

@@ -1,7 +1,8 @@
 """The file `log.db`: how it is made, recognised and opened. What is in it:
 
     blocks(position, crc, data)   the blocks
-    meta(name, value, crc)        `identity`, and `floor`: the first position that is kept
+    meta(name, value, crc)        `identity`; `floor`, the first position that is kept; `fold`, where a fold begins;
+                                  `left_out`, how often blocks were left out of it, and the positions of those
 
 The header marks it as ours (`application_id`) and says which format it has (`user_version`).
 
@@ -13,6 +14,7 @@ damaged, never new.
 from __future__ import annotations
 
 import os
+import struct
 import zlib
 from pathlib import Path
 
@@ -29,7 +31,8 @@ SYNCHRONOUS = "FULL"
 
 _BUSY_TIMEOUT_MS = 10_000
 _CACHE_KIB = 8_192
-_FIRST_FLOOR = 1
+_FIRST_POSITION = 1
+_NUMBER = struct.Struct("<Q")
 _BLOCKS = "CREATE TABLE blocks(position INTEGER PRIMARY KEY, crc INTEGER NOT NULL, data BLOB NOT NULL)"
 _META = "CREATE TABLE meta(name TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
 # Page 1 is the header, page 2 the first pointer map of auto_vacuum.
@@ -68,7 +71,9 @@ def create(path: Path, *, vfs: str | None) -> None:
         connection.execute(_BLOCKS)
         connection.execute(_META)
         write_meta(connection, "identity", os.urandom(32))
-        write_meta(connection, "floor", _FIRST_FLOOR.to_bytes(8, "little"))
+        write_position(connection, "floor", _FIRST_POSITION)
+        write_position(connection, "fold", _FIRST_POSITION)
+        write_left_out(connection, 0, frozenset())
         connection.execute("COMMIT")
         connection.pragma("journal_mode", "WAL")
     finally:
@@ -141,6 +146,23 @@ def read_meta(log: str, connection: apsw.Connection, name: str) -> bytes:
 
 def write_meta(connection: apsw.Connection, name: str, value: bytes) -> None:
     connection.execute("INSERT OR REPLACE INTO meta VALUES(?, ?, ?)", (name, value, _meta_crc(name, value)))
+
+
+def read_position(log: str, connection: apsw.Connection, name: str) -> int:
+    return int.from_bytes(read_meta(log, connection, name), "little")
+
+
+def write_position(connection: apsw.Connection, name: str, position: int) -> None:
+    write_meta(connection, name, _NUMBER.pack(position))
+
+
+def read_left_out(log: str, connection: apsw.Connection) -> tuple[int, frozenset[int]]:
+    times, *positions = (number for (number,) in _NUMBER.iter_unpack(read_meta(log, connection, "left_out")))
+    return times, frozenset(positions)
+
+
+def write_left_out(connection: apsw.Connection, times: int, positions: frozenset[int]) -> None:
+    write_meta(connection, "left_out", b"".join(map(_NUMBER.pack, (times, *sorted(positions)))))
 
 
 def _meta_crc(name: str, value: bytes) -> int:

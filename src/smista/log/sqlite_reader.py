@@ -7,6 +7,7 @@ would grow for as long as a slow consumer of a scan takes.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ _BLOCKS = "SELECT position, crc, CAST(data AS BLOB) FROM blocks"
 _READ = f"{_BLOCKS} WHERE position = ?"
 _SCAN = f"{_BLOCKS} WHERE position >= ? AND position < ? ORDER BY position"
 _NEWEST = "SELECT max(position) FROM blocks"
+_POSITIONS = f"SELECT position FROM blocks WHERE position >= ? AND position < ? ORDER BY position LIMIT {_CHUNK_BLOCKS}"
 
 
 class BlockReader:
@@ -66,9 +68,26 @@ class BlockReader:
         with self._lock:
             if self._is_closed:
                 raise LogClosed(self._log)
-            floor = int.from_bytes(sqlite_file.read_meta(self._log, self._connection, "floor"), "little")
+            floor = sqlite_file.read_position(self._log, self._connection, "floor")
             newest = self._connection.execute(_NEWEST).get
         return floor, max(floor, (newest or 0) + 1)
+
+    def read_heads(self, position: int, end: int, head_bytes: int) -> list[tuple[int, int, bytes]]:
+        """Position, size and beginning of the first few blocks that are there of [position, end). What cannot be read
+        is left out. Only the pages are read on which a block begins."""
+        heads: list[tuple[int, int, bytes]] = []
+        with self._lock:
+            if self._is_closed:
+                raise LogClosed(self._log)
+            with contextlib.suppress(apsw.Error):
+                for (found,) in list(self._connection.execute(_POSITIONS, (position, end))):
+                    with (
+                        contextlib.suppress(apsw.Error),
+                        self._connection.blob_open("main", "blocks", "data", found, False) as blob,
+                    ):
+                        size_bytes = blob.length()
+                        heads.append((found, size_bytes, blob.read(min(head_bytes, size_bytes))))
+        return heads
 
     def _fetch(self, statement: str, bindings: tuple[int, ...]) -> tuple[list[tuple[Any, ...]], apsw.Error | None]:
         """The rows up to the end of a chunk or the first error, and that error."""

@@ -6,7 +6,8 @@ other error of SQLite comes out as it is.
 
 Dropped blocks are deleted later, a slice at a time, by `append` in the transaction it does anyway: that takes
 no sync of its own, and a drop cannot overtake what was appended after it. The **floor**, the first position
-kept, is stored at once with the first slice, so it does not matter when the rest follows.
+kept, is stored at once with the first slice, so it does not matter when the rest follows. The **fold**, from where
+on the state is made again, is stored in the same way, or at once with what it is to leave out.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _ENDS = "SELECT (SELECT min(position) FROM blocks), (SELECT max(position) FROM b
 
 
 class BlockWriter:
-    """`floor` may be raised at any time; everything below it is deleted little by little."""
+    """`floor` and `fold` may be raised at any time; everything below the floor is deleted little by little."""
 
     def __init__(self, path: Path, *, vfs: str | None, wal_bytes: int, slack_bytes: int) -> None:
         self.is_giving_back = False
@@ -64,8 +65,9 @@ class BlockWriter:
     def _load(self, log: str) -> None:
         sqlite_file.check_schema(log, self._connection)
         self.identity = sqlite_file.read_meta(log, self._connection, "identity")
-        self.floor = int.from_bytes(sqlite_file.read_meta(log, self._connection, "floor"), "little")
-        self._stored_floor = self.floor
+        self.floor = self._stored_floor = sqlite_file.read_position(log, self._connection, "floor")
+        self.fold = self._stored_fold = sqlite_file.read_position(log, self._connection, "fold")
+        self.left_out_times, self.left_out = sqlite_file.read_left_out(log, self._connection)
         oldest, newest = self._connection.execute(_ENDS).get
         self.newest_position: int | None = newest
         """The last block when the file was opened."""
@@ -77,7 +79,7 @@ class BlockWriter:
         def insert() -> None:
             self._connection.execute(_INSERT, row)
 
-        if self.has_drop_to_do:
+        if self.has_drop_to_do or self.has_fold_to_store:
             return self._drop_slice(_DROPPED_WITH_APPEND, and_then=insert)
         return self._is_committed(insert)  # alone, it is its own transaction
 
@@ -94,11 +96,28 @@ class BlockWriter:
     def has_drop_to_do(self) -> bool:
         return self._has_blocks_to_delete or self._stored_floor < self.floor
 
+    @property
+    def has_fold_to_store(self) -> bool:
+        return self._stored_fold != self.fold
+
+    def leave_out(self, positions: frozenset[int], fold: int) -> bool:
+        times = self.left_out_times + 1
+
+        def store() -> None:
+            sqlite_file.write_left_out(self._connection, times, positions)
+
+        before, self.fold = self.fold, fold
+        if not self._drop_slice(_DROPPED_ALONE, and_then=store):
+            self.fold = before
+            return False
+        self.left_out_times, self.left_out = times, positions
+        return True
+
     def drop_slice(self) -> bool:
         return self._drop_slice(_DROPPED_ALONE)
 
     def _drop_slice(self, count: int, *, and_then: Callable[[], None] | None = None) -> bool:
-        floor = self.floor
+        floor, fold = self.floor, self.fold
         deleted_count = 0
 
         def delete() -> None:
@@ -107,7 +126,9 @@ class BlockWriter:
             self._connection.execute(_DELETE, (floor, count))
             deleted_count = self._connection.changes()
             if self._stored_floor < floor:
-                sqlite_file.write_meta(self._connection, "floor", floor.to_bytes(8, "little"))
+                sqlite_file.write_position(self._connection, "floor", floor)
+            if self._stored_fold != fold:
+                sqlite_file.write_position(self._connection, "fold", fold)
             if and_then is not None:
                 and_then()
             self._connection.execute("COMMIT")
@@ -115,7 +136,7 @@ class BlockWriter:
         if not self._is_committed(delete):
             return False
         self._has_blocks_to_delete = deleted_count == count
-        self._stored_floor = floor
+        self._stored_floor, self._stored_fold = floor, fold
         return True
 
     @property
@@ -174,8 +195,8 @@ class BlockWriter:
         return apsw.SQLITE_OK
 
     def settle(self) -> None:
-        """Before closing: store the floor, and leave no write-ahead log if there is space to copy it."""
-        if self._stored_floor < self.floor and not self.drop_slice():
+        """Before closing: store floor and fold, and leave no write-ahead log if there is space to copy it."""
+        if (self._stored_floor < self.floor or self.has_fold_to_store) and not self.drop_slice():
             return
         try:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

@@ -1,1 +1,1 @@
-"""The doors: what clients speak. One folder each; all of them call the engine's `Broker` and nothing below it."""
+"""The protocols that clients speak, a folder each. They reach the broker through `smista.service` alone."""

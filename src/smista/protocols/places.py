@@ -5,19 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
+from smista.service.connection_room import ConnectionRoom
 
 ANY_NUMBER = 1 << 62
-
-
-class ConnectionRoom(msgspec.Struct):
-    """How many connections there are, and may be."""
-
-    open: int
-    connections_max: int | None
-    """For each listener; null for any number."""
-    possible: int | None
-    """For all together: what the limit of open files leaves for them."""
 
 
 class Places:

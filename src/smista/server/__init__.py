@@ -1,1 +1,1 @@
-"""What stands around the broker when it runs as a process: settings, logs, the limits of each door, start and stop."""
+"""What stands around the broker when it runs as a process: settings, logs, the HTTP server, start and stop."""

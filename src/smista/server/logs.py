@@ -7,7 +7,7 @@
     {"time":"2026-01-31T12:00:00.123Z","level":"info","logger":"smista.server","message":"recovered","messages":12,...}
 
 Never log a body, a header's value or a secret. What can be kept out by machine is: a field of bytes is shown by its
-length only, and the WebSocket library is never let down to the level at which it logs what it reads and writes.
+length only, and the WebSocket library never gets the level at which it logs what it reads and writes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
+from smista.text import safe
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -27,14 +29,8 @@ def fields(**values: object) -> dict[str, dict[str, object]]:
     return {"fields": values}
 
 
-def configure(
-    level: str, format: Literal["text", "json"], *, has_access_log: bool = False, stream: TextIO | None = None
-) -> None:
-    """Send all logs to `stream` (standard error) from `level` on. May be called again; the last call counts.
-
-    uvicorn must be told to leave logging alone: `uvicorn.Config(log_config=None, log_level=None)`, and
-    `access_log=has_access_log`.
-    """
+def configure(level: str, format: Literal["text", "json"], *, stream: TextIO | None = None) -> None:
+    """Send all logs to `stream` (standard error) from `level` on. May be called again; the last call counts."""
     handler = _Handler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()
@@ -44,18 +40,8 @@ def configure(
 
     threshold = LEVELS[level]
     logging.getLogger("smista").setLevel(threshold)
-    # What others tell at level info is for whoever looks for a fault. At debug, websockets logs whole messages.
-    others = logging.INFO if threshold == logging.DEBUG else max(threshold, logging.WARNING)
-    root.setLevel(others)
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.asgi", "uvicorn.access"):
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
-        logger.setLevel(others)
-    access = logging.getLogger("uvicorn.access")
-    access.setLevel(logging.INFO)
-    # uvicorn asks whether anybody would hear it before it puts an access line together.
-    access.propagate = has_access_log
+    # What libraries log at level info is for whoever looks for a fault. At debug, websockets logs whole messages.
+    root.setLevel(logging.INFO if threshold == logging.DEBUG else max(threshold, logging.WARNING))
 
 
 def announcement(line: str, format: Literal["text", "json"], **values: object) -> str:
@@ -63,8 +49,8 @@ def announcement(line: str, format: Literal["text", "json"], **values: object) -
     with `values` beside it."""
     if format == "text":
         return line
-    said = {"name": "smista.server", "levelno": logging.INFO, "levelname": "INFO", "msg": line, "fields": values}
-    return JsonFormatter().format(logging.makeLogRecord(said))
+    record = {"name": "smista.server", "levelno": logging.INFO, "levelname": "INFO", "msg": line, "fields": values}
+    return JsonFormatter().format(logging.makeLogRecord(record))
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -72,12 +58,12 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
         """A line that cannot be put together, since what it says does not go with its arguments: without them. Where
-        the stream itself is gone, nobody can be told."""
+        the stream itself is gone, the line is lost."""
         error = sys.exception()
         if isinstance(error, OSError):
             return
-        said = {"name": record.name, "levelno": logging.ERROR, "levelname": "ERROR", "msg": str(record.msg)}
-        broken = logging.makeLogRecord({**said, "fields": {"broken": repr(error)}})
+        known = {"name": record.name, "levelno": logging.ERROR, "levelname": "ERROR", "msg": str(record.msg)}
+        broken = logging.makeLogRecord({**known, "fields": {"broken": repr(error)}})
         with contextlib.suppress(Exception):
             self.stream.write(self.format(broken) + self.terminator)
             self.flush()
@@ -138,7 +124,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 def _one_line(text: str) -> str:
     """Text in which nothing passes for a line, or an escape sequence, of its own."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text.rstrip())
+    return text if text.isprintable() else safe(text.rstrip())
 
 
 def _quoted(value: object) -> str:

@@ -19,23 +19,26 @@ from pathlib import Path
 
 import uvloop
 
+from smista.bulk.reader import LogReader
 from smista.engine import Broker
 from smista.errors import BrokerError, reason
 from smista.log import Log, MemoryLog, SqliteLog
 from smista.log.errors import LogDamaged
-from smista.protocols.amqp.door import AmqpDoor, AmqpSettings
-from smista.protocols.amqp.routing import read_routing
-from smista.protocols.bulk.reader import LogReader
+from smista.protocols.amqp.server import AmqpServer
+from smista.protocols.amqp.settings import AmqpSettings
 from smista.protocols.http.access import Access
-from smista.protocols.http.app import HttpDoor
-from smista.protocols.sqs.door import SqsDoor
+from smista.protocols.http.app import HttpApp
+from smista.protocols.sqs.app import SqsApp
 from smista.protocols.sqs.limits import SqsSettings
 from smista.protocols.turns import Turns
 from smista.server import descriptors, logs
 from smista.server.collecting import Collecting
-from smista.server.http_server import HTTP_FLAG, HttpServer
+from smista.server.http.server import HTTP_FLAG, HttpServer
 from smista.server.listening import BACKLOG, beginning_to_accept, is_exposed, listen, names_of_this_machine, shown
 from smista.server.settings import ServerSettings
+from smista.service import properties
+from smista.service.service import Service
+from smista.service.staging.batches import Staging
 
 logger = logging.getLogger("smista.server")
 
@@ -49,7 +52,7 @@ ECHO_STEPS = 5
 
 
 def run(settings: ServerSettings, announce: Callable[[str], None]) -> int:
-    """Serve until told to stop; returns the exit code. `announce` gets the lines that say what is listening."""
+    """Serve until a signal; returns the exit code. `announce` gets the lines that say what is listening."""
     logs.configure(settings.log_level, settings.log_format)
     server = Server(settings, announce)
     try:
@@ -64,34 +67,32 @@ def run(settings: ServerSettings, announce: Callable[[str], None]) -> int:
 
 
 class Server:
+    collecting = Collecting
+    """How the process looks for garbage while it serves."""
+
     def __init__(self, settings: ServerSettings, announce: Callable[[str], None]) -> None:
         self._settings = settings
         self._announce = announce
         self._stopping = asyncio.Event()
         self._echo_steps = 0
         self.has_started = False
-        self._log_reader = LogReader(
-            None if settings.memory else Path(settings.data).absolute(), timeout_s=settings.bulk_timeout_s
-        )
+        self._service: Service | None = None
+        """Both once the broker has recovered."""
+        self._log_reader = LogReader(timeout_s=settings.bulk_timeout_s)
         self._places = descriptors.places(descriptors.raise_limit(), settings.connections_max)
-        self._door = HttpDoor(
+        self._http_app = HttpApp(
             request_bytes_max=settings.request_bytes_max,
             output_bytes_max=settings.output_bytes_max,
             websocket_frame_bytes_max=settings.websocket_frame_bytes_max,
             log_reader=self._log_reader,
-            staged_folder=None if settings.memory else Path(settings.data) / "staged",
             staged_bytes_max=settings.staged_bytes_max,
-            staged_expires_ms=settings.staged_expires_ms,
-            staged_total_bytes_max=settings.staged_total_bytes_max,
-            disk_free_bytes_min=settings.disk_free_bytes_min,
             access=Access(
                 hosts={settings.host, *names_of_this_machine(), *(settings.allowed_hosts or ())},
                 origins=settings.allowed_origins or (),
             ),
-            places=self._places,
         )
         self._turns = Turns()
-        self._door.sqs = self._sqs = SqsDoor(lambda: self._door.broker, self._sqs_settings())
+        self._http_app.sqs = self._sqs = SqsApp(self._sqs_settings())
 
     async def run(self) -> int:
         """The exit code. Raises why it could not start."""
@@ -101,48 +102,43 @@ class Server:
             listen(settings.host, settings.http_port, HTTP_FLAG) as listener,
             listen(settings.host, settings.amqp_port, AMQP_FLAG) as amqp_listener,
         ):
-            http = HttpServer(self._door, settings, self._turns, self._places)
-            serving = asyncio.create_task(http.serve([listener]))
+            http = HttpServer(self._http_app, settings, self._turns, self._places)
             try:
+                await http.start(listener)
                 broker = await self._recover()
                 try:
                     code = 0
                     if not self._stopping.is_set():
-                        code = await self._serve(broker, http, serving, listener, amqp_listener)
+                        code = await self._serve(broker, http, listener, amqp_listener)
                 except BaseException:
                     with contextlib.suppress(BrokerError):
                         await broker.close()
                     raise
                 # Before the last line, which says that it has stopped.
-                self._door.close()
+                self._http_app.close()
                 http.connections.close()
                 return await self._close(broker, code)
             finally:
-                self._door.drain()
-                http.should_exit = http.force_exit = True
-                await asyncio.wait((serving,))
-                self._door.close()
+                self._http_app.drain()
+                await http.stop(at_once=True)
+                self._http_app.close()
                 http.connections.close()
                 if self._stopping.is_set():
                     # The loop takes its handlers along, and a signal too many would then decide how the process ends.
                     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
     async def _serve(
-        self,
-        broker: Broker,
-        http: HttpServer,
-        serving: asyncio.Task[None],
-        listener: socket.socket,
-        amqp_listener: socket.socket,
+        self, broker: Broker, http: HttpServer, listener: socket.socket, amqp_listener: socket.socket
     ) -> int:
-        if serving.done():
-            await serving
-        self._door.broker = broker
-        broker.count_in_memory(self._door.kept_bytes)
-        broker.count_in_memory(lambda: http.connections.kept_bytes)
-        self._door.staging.start()
-        self._sqs.resume(broker)
-        amqp = AmqpDoor(broker, self._amqp_settings(), self._turns, self._places)
+        service = self._service = self._make_service(broker)
+        self._http_app.service = self._sqs.service = service
+        service.count_in_memory(self._http_app.kept_bytes)
+        service.count_in_memory(self._sqs.kept_bytes)
+        service.count_in_memory(lambda: http.connections.kept_bytes)
+        service.count_in_memory(self._http_app.output_bytes, is_going_out=True)
+        service.count_in_memory(lambda: http.connections.output_bytes, is_going_out=True)
+        service.start()
+        amqp = AmqpServer(service, self._amqp_settings(), self._turns, self._places)
         with beginning_to_accept(amqp_listener, AMQP_FLAG):
             amqp_server = await asyncio.get_running_loop().create_server(
                 amqp.make_protocol, sock=amqp_listener, backlog=BACKLOG
@@ -153,13 +149,13 @@ class Server:
             logger.warning(EXPOSED, extra=logs.fields(host=self._settings.host))
         self._say_listening("http", listener, f" - {EXPOSED}" if exposed else "")
         self._say_listening("amqp", amqp_listener)
-        with Collecting() as collecting:
-            code = await self._until_told(broker, serving, collecting)
+        with self.collecting() as collecting:
+            code = await self._until_stopped(broker, collecting)
         # A disk that is full may stay so for ever: whoever waits for room learns now that the outcome is unknown.
         broker.stop_waiting_for_room()
         amqp_server.close()
         await amqp.drain()
-        await self._drain(http, serving)
+        await self._drain(http)
         return code
 
     def _say_listening(self, protocol: str, listener: socket.socket, more: str = "") -> None:
@@ -168,6 +164,17 @@ class Server:
         self._announce(logs.announcement(line, self._settings.log_format, protocol=protocol, url=url))
 
     # -- starting -----------------------------------------------------------------------------------------------------
+
+    def _make_service(self, broker: Broker) -> Service:
+        settings = self._settings
+        staging = Staging(
+            broker,
+            None if settings.memory else Path(settings.data) / "staged",
+            expires_ms=settings.staged_expires_ms,
+            total_bytes_max=settings.staged_total_bytes_max,
+            disk_free_bytes_min=settings.disk_free_bytes_min,
+        )
+        return Service(broker, staging=staging, connections=self._places.room)
 
     def _amqp_settings(self) -> AmqpSettings:
         settings = self._settings
@@ -200,13 +207,14 @@ class Server:
         if not settings.memory:
             log = await asyncio.to_thread(SqliteLog.open, settings.data, may_lack_end=is_damage_served)
         on_damage = _note_damage if is_damage_served else None
-        broker = await Broker.open(log, settings.broker(), on_damage=on_damage, read_routing=read_routing)
-        found = broker.recovered
+        broker = await Broker.open(log, settings.broker(), on_damage=on_damage, read_routing=properties.read_routing)
+        self._log_reader.read_from(broker, log.location())
+        found = broker.statistics.recovered
         logger.info(
             "recovered",
             extra=logs.fields(
                 data="memory" if settings.memory else settings.data,
-                log_bytes=broker.log_bytes,
+                log_bytes=broker.log.bytes,
                 queues=found.queues,
                 messages=found.messages,
                 damaged_blocks=found.damaged_blocks,
@@ -238,25 +246,23 @@ class Server:
         if steps:
             asyncio.get_running_loop().call_later(ECHO_STEP_S, self._pass_echoes, steps - 1)
 
-    async def _until_told(self, broker: Broker, serving: asyncio.Task[None], collecting: Collecting) -> int:
-        """Serve until a signal, or until the broker or its listener can no more."""
+    async def _until_stopped(self, broker: Broker, collecting: Collecting) -> int:
+        """Serve until a signal, or until the broker has failed."""
         while not self._stopping.is_set():
             if broker.failure is not None:
                 logger.critical("the log failed, so nothing can be confirmed any more: %s", reason(broker.failure))
                 return 1
-            if serving.done():
-                return 1
-            collecting.look()
+            collecting.collect_if_due(broker.statistics.held_bytes)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), WATCH_S)
         return 0
 
-    async def _drain(self, http: HttpServer, serving: asyncio.Task[None]) -> None:
-        self._door.drain()
-        http.should_exit = True
-        await serving
+    async def _drain(self, http: HttpServer) -> None:
+        self._http_app.drain()
+        await http.stop()
         await self._log_reader.close()
-        await self._door.staging.close()
+        if self._service is not None:
+            await self._service.close()
 
     async def _close(self, broker: Broker, code: int) -> int:
         """Close the log; returns the exit code."""
@@ -268,7 +274,7 @@ class Server:
         if code == 0 and broker.failure is not None:
             logger.error(
                 "stopped, and %d bytes that were not confirmed could not be written: %s",
-                broker.measures().log.waiting_bytes,
+                broker.statistics.measures().log.waiting_bytes,
                 broker.failure,
             )
             return 1

@@ -1,5 +1,5 @@
-"""What a server can be told, and where from: flags win over `SMISTA_*` variables, those over the TOML file, that over
-the defaults. Every field has its default here (or in `BrokerSettings`) and nowhere else.
+"""A server's settings, and where they come from: flags win over `SMISTA_*` variables, those over the TOML file, that
+over the defaults. Every field has its default here (or in `BrokerSettings`) and nowhere else.
 
 A name that is not known is an error, wherever it stands: a misspelt limit that is silently left out is found on the
 day it was needed.
@@ -13,9 +13,10 @@ import tomllib
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from smista.engine.settings import MIB, BrokerSettings
 from smista.server.errors import InvalidConfiguration
@@ -32,6 +33,9 @@ _ADDRESS_OF_KUBERNETES = re.compile(r"(tcp|udp|sctp)://")
 """Kubernetes tells every container of a service named smista, or smista-amqp, where it is: by such variables, and by
 SMISTA_PORT=tcp://10.0.0.1:5672, which may have the very name of a setting."""
 
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Timeout = Annotated[float, Meta(ge=0.01, le=86_400.0)]
+
 
 class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a server, those of its broker among them under the same names."""
@@ -42,11 +46,11 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     """Keep everything in memory only: `data` is not touched, and a stop loses it all."""
     host: str = "127.0.0.1"
     """The address to listen on; 0.0.0.0 for every one of the machine."""
-    http_port: int = 9324
+    http_port: Port = 9324
     """The port for HTTP and WebSocket; 0 picks a free one."""
-    amqp_port: int = 5672
+    amqp_port: Port = 5672
     """The port for AMQP; 0 picks a free one."""
-    amqp_body_bytes_max: int = 128 * MIB
+    amqp_body_bytes_max: Annotated[int, Meta(ge=1, le=1 << 31)] = 128 * MIB
     """The largest body over AMQP, which a queue that is declared there takes; 128 MiB as in RabbitMQ."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe of the lines that are logged."""
@@ -54,36 +58,36 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     """Lines for people, or one JSON object per line for machines."""
     on_damage: Literal["refuse", "serve"] = "refuse"
     """What to do with a damaged log: do not start, or serve what can be read."""
-    connections_max: int = 10_000
+    connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     """Connections over HTTP, WebSockets among them, that may be open at once; one more is answered 503."""
-    header_bytes_max: int = 64 * KIB
+    header_bytes_max: Annotated[int, Meta(ge=256, le=MIB)] = 64 * KIB
     """The longest head of a request, request line and headers; a longer one is answered 431."""
-    request_bytes_max: int = 16 * MIB
+    request_bytes_max: Annotated[int, Meta(ge=KIB, le=1 << 31)] = 16 * MIB
     """The longest body of a request; a longer one is answered 413, before it is read if it says its length."""
-    staged_bytes_max: int = 1024 * MIB
+    staged_bytes_max: Annotated[int, Meta(ge=KIB, le=1 << 40)] = 1024 * MIB
     """The longest stream of Arrow that is staged at once; a longer one is answered 413."""
-    staged_total_bytes_max: int = 8192 * MIB
+    staged_total_bytes_max: Annotated[int, Meta(ge=KIB, le=1 << 50)] = 8192 * MIB
     """What may be staged by everybody together; more is answered 507 until something is committed or discarded."""
-    staged_expires_ms: int = 3_600_000
+    staged_expires_ms: Annotated[int, Meta(ge=1, le=1 << 52)] = 3_600_000
     """What was staged and nobody has committed after this long is discarded."""
-    header_timeout_s: float = 10.0
+    header_timeout_s: Timeout = 10.0
     """How long the head of a request may take, from its first byte or from connecting; then it is answered 408."""
-    body_timeout_s: float = 30.0
+    body_timeout_s: Timeout = 30.0
     """In every stretch this long, a body that is being sent has to grow by 1 KiB per second, or it is answered 408. A
     reader has to take as much of what waits for it, or its connection is cut."""
-    keep_alive_s: float = 75.0
+    keep_alive_s: Timeout = 75.0
     """How long a connection may be idle between two requests."""
-    output_bytes_max: int = 16 * MIB
+    output_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=1 << 40)] = 16 * MIB
     """A reader that stands still while more than this waits for it is cut off after 5 s rather than `body_timeout_s`,
     and a WebSocket's whose pings make more than this wait, at once."""
-    bulk_timeout_s: float = 600.0
+    bulk_timeout_s: Timeout = 600.0
     """How long a reader of the log in bulk may take nothing; then its connection is cut. Waiting for it costs nobody
     anything, so this may be as long as a slow job needs for one batch."""
-    drain_timeout_s: float = 30.0
+    drain_timeout_s: Annotated[float, Meta(ge=0.0, le=86_400.0)] = 30.0
     """How long a stopping server lets requests and confirms finish."""
-    websocket_ping_s: float = 20.0
+    websocket_ping_s: Annotated[float, Meta(ge=0.0, le=86_400.0)] = 20.0
     """How often a WebSocket is pinged, and how long it may take to answer; 0 for never."""
-    websocket_frame_bytes_max: int = 16 * MIB
+    websocket_frame_bytes_max: Annotated[int, Meta(ge=KIB, le=1 << 31)] = 16 * MIB
     """The longest message on a WebSocket, whole or in fragments; a longer one closes it with 1009."""
     allowed_hosts: tuple[str, ...] | None = None
     """Names that this broker goes by over HTTP, beside localhost, this machine's own, `host` and every address:
@@ -103,7 +107,7 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     """Keep the 60 seconds that AWS keeps after DeleteQueue and PurgeQueue."""
     sqs_relaxed: bool = False
     """Lift AWS's limits on sizes, counts, times and characters; the broker's own stay."""
-    sqs_requests_per_second: int | None = None
+    sqs_requests_per_second: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
     """How many SQS requests an account may make in a second, on average; more are RequestThrottled."""
     sqs_actions_off: tuple[str, ...] | None = None
     """Actions of SQS that are not offered, as PurgeQueue,DeleteQueue; they are answered with UnsupportedOperation."""
@@ -124,40 +128,13 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
 _NAMES = tuple[str, ...] | None
 _FIELDS = {field.name: field for field in msgspec.structs.fields(ServerSettings)}
 
-_BYTES = (1, 1 << 50)
-_TIMEOUT = (0.01, 86_400.0)
-# setting: (least, most)
-RANGES: dict[str, tuple[float, float]] = {
-    "http_port": (0, 65_535),
-    "amqp_port": (0, 65_535),
-    "amqp_body_bytes_max": (1, 1 << 31),
-    "connections_max": (1, 1_000_000),
-    "header_bytes_max": (256, MIB),
-    "request_bytes_max": (KIB, 1 << 31),
-    "staged_bytes_max": (KIB, 1 << 40),
-    "staged_total_bytes_max": (KIB, 1 << 50),
-    "staged_expires_ms": (1, 1 << 52),
-    "header_timeout_s": _TIMEOUT,
-    "body_timeout_s": _TIMEOUT,
-    "keep_alive_s": _TIMEOUT,
-    "output_bytes_max": (64 * KIB, 1 << 40),
-    "bulk_timeout_s": _TIMEOUT,
-    "drain_timeout_s": (0.0, 86_400.0),
-    "websocket_ping_s": (0.0, 86_400.0),
-    "websocket_frame_bytes_max": (KIB, 1 << 31),
-    "sqs_requests_per_second": (1, 1 << 31),
-    "body_bytes_max": (1, 1 << 31),
-    "resident_bytes_max": (0, 1 << 50),
-    "log_retention_ms": (0, 1 << 52),
-    "log_retention_bytes": (0, 1 << 50),
-    "log_slack_bytes": (0, 1 << 50),
-    "block_bytes_max": (KIB, 1 << 30),
-    "waiting_bytes_max": _BYTES,
-    "disk_free_bytes_min": (0, 1 << 50),
-    "memory_bytes_max": _BYTES,
-    "claim_session_ms": (1, 1 << 52),
-    "watch_interval_s": (0.01, 3_600.0),
+RANGES = {
+    name: (found.ge, found.le)
+    for name, field in _FIELDS.items()
+    for kind in (field.type, *typing.get_args(field.type))
+    for found in getattr(kind, "__metadata__", ())
 }
+"""By setting: the least and the most."""
 
 
 class _Given(msgspec.Struct, frozen=True):
@@ -224,7 +201,7 @@ def _from_file(file: Path | None) -> Iterator[_Given]:
 
 
 def _line(text: str, name: str) -> str:
-    """Where the file says something about `name`; nothing where that cannot be told, as with quoted names."""
+    """Where the file says something about `name`; nothing where that is not known, as with quoted names."""
     pattern = re.compile(rf"\s*(\[+\s*)?{re.escape(name)}\s*[\].=]")
     for number, line in enumerate(text.splitlines(), start=1):
         if pattern.match(line):
@@ -300,7 +277,7 @@ def takes(name: str) -> str:
     if kind == _NAMES:
         return "names with commas between them, or none"
     least, most = RANGES[name]
-    words = f"a {'number' if kind is float else 'whole number'} from {least} to {_shown(most)}"
+    words = f"a {'number' if float in typing.get_args(kind) else 'whole number'} from {least} to {_shown(most)}"
     return f"{words}, or none" if _may_be_none(kind) else words
 
 
@@ -350,7 +327,7 @@ def _check_sqs(settings: ServerSettings, places: Mapping[str, str]) -> None:
         raise InvalidConfiguration(
             f"sqs_region is {settings.sqs_region!r:.80} {places['sqs_region']}; give a name such as us-east-1."
         )
-    # What is wrong with a list of secrets is told without showing them.
+    # The error about a list of secrets does not show them.
     for place, pair in enumerate((settings.sqs_access_keys or "a:b").split(","), start=1):
         key, _, secret = pair.strip().partition(":")
         if not key or not secret:

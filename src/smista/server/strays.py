@@ -7,7 +7,7 @@
 
 asyncio logs what its tasks raise by itself, through `logging`. Two things are left that write as they like: the
 interpreter where it cannot go on (`faulthandler`, a fatal error), and what other programs that were started write, so
-those get a pipe to write into (see `protocols/bulk/reader`).
+those get a pipe to write into (see `bulk/reader`).
 """
 
 from __future__ import annotations

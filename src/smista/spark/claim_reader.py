@@ -71,7 +71,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name, as below
         """Before the first claim of this checkpoint, whatever the consumer claimed earlier. Always the same: Spark asks
-        again when it repeats the first batch, and must not be told that it lies behind."""
+        again when it repeats the first batch, and must not hear that it lies behind."""
         return self._offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -198,9 +198,9 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lost(self, number: int, refusal: BrokerRefused | None) -> ClaimLost:
         consuming = self._consuming
-        said = f" ({refusal})" if refusal is not None else ""
+        why = f" ({refusal})" if refusal is not None else ""
         return ClaimLost(
-            f"Claim {number} of consumer {consuming.consumer!r} on queue {consuming.queues[0]!r} is over{said}: it ran "
+            f"Claim {number} of consumer {consuming.consumer!r} on queue {consuming.queues[0]!r} is over{why}: it ran "
             "out while the query was away for longer than leaseMs, or was acknowledged or released meanwhile. What was "
             "not acknowledged is in the queue again and will come in a later batch. Raise leaseMs; to go on now, set "
             "option failOnDataLoss=false for one run."
@@ -224,7 +224,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 is_over = self._is_owner or time.monotonic() >= gives_up_at
                 if refusal.code != "consumer_in_use" or is_over:
                     raise
-                if not self._beating().bury():
+                if not self._beating().release_dead():
                     time.sleep(1.0)
             else:
                 self._beating().start()

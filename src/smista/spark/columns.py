@@ -29,6 +29,7 @@ _LONG, _INTEGER, _TEXT, _BYTES, _INSTANT = LongType(), IntegerType(), StringType
 _HEADERS = MapType(_TEXT, _TEXT)
 
 LOG: Mapping[str, DataType] = {
+    "shard": _INTEGER,
     "position": _LONG,
     "index": _INTEGER,
     "at": _INSTANT,

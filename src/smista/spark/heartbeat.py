@@ -1,7 +1,7 @@
 """A session of a consumer's name: kept by a thread that renews its claims, and known to be dead when its process is.
 
 The broker frees a name when its session has not been seen for a while. But most queries are restarted where they ran,
-and there it can be told at once: a session is called by the machine, as it was booted, and the process that made it.
+and there it is known at once: a session is named by the machine, as it was booted, and the process that made it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_CLAIM = 1 << 62
 
 
 def new_session() -> str:
-    """`HOST.PROCESSES.PID.RANDOM`, where PROCESSES tells the table of processes that PID is of; host for people."""
+    """`HOST.PROCESSES.PID.RANDOM`, where PROCESSES names the table of processes that PID is of; host for people."""
     return f"{socket.gethostname()}.{_processes()}.{os.getpid()}.{uuid.uuid4().hex[:12]}"
 
 
@@ -44,7 +44,7 @@ def is_dead(session: str) -> bool:
 
 
 def _processes() -> str:
-    """Of this boot of this machine, and within it of this container; empty where that is not told."""
+    """Of this boot of this machine, and within it of this container; empty where that is not known."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
         return hashlib.sha256((boot + os.readlink("/proc/self/ns/pid")).encode()).hexdigest()[:12]
@@ -81,7 +81,7 @@ class Heartbeat:
         if self.is_started and self._failure is None:
             self._give_up(self.session)
 
-    def bury(self) -> bool:
+    def release_dead(self) -> bool:
         """Give up the name for the session that has it, if that is dead; whether it was."""
         held = self._wire.get(*self._consumer, query=self._wire.place)["consumers"]
         dead = [one["session"] for one in held if is_dead(one["session"])]
@@ -95,7 +95,7 @@ class Heartbeat:
             self._wire.post(*self._consumer, "release", content=content, patience_s=0)
 
     def check(self) -> None:
-        """Raise what a beat was told meanwhile: another query has taken the name over."""
+        """Raise what a beat was refused with meanwhile: another query has taken the name over."""
         if self._failure is not None:
             raise self._failure
 

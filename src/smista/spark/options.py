@@ -6,17 +6,17 @@ broker is asked anything.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import urlsplit
 
+from smista.address import DEFAULT_ADDRESS, http_url
+from smista.durations import duration_ms
+from smista.errors import InvalidArgument
 from smista.spark.errors import WrongOption
+from smista.spark.positions import EARLIEST, LATEST, Place, read_place
 
-ENDPOINT = "http://127.0.0.1:9324"
-ENDPOINT_VARIABLE = "SMISTA_URL"
 LOG, CONSUME = "log", "consume"
 LOG_ROWS = 500_000
 CONSUME_ROWS = 50_000
@@ -36,7 +36,6 @@ _ROLES = {
 }
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 """Options of Spark's own that it hands on with ours."""
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +73,9 @@ class Reading:
 @dataclass(frozen=True, slots=True)
 class LogReading(Reading):
     kinds: tuple[str, ...]
-    start: str | int
-    """`earliest`, `latest` or a position."""
+    start: Place
     start_at_ms: int | None
-    end: str | int
+    end: Place
     end_at_ms: int | None
     limits: Limits
 
@@ -118,9 +116,9 @@ class Given:
         return LogReading(
             *self._common(),
             kinds=self.names("kinds") or (),
-            start=self._offset("startingOffsets", "earliest"),
+            start=self._place("startingOffsets", EARLIEST),
             start_at_ms=self.instant("startingTimestamp"),
-            end=self._offset("endingOffsets", "latest"),
+            end=self._place("endingOffsets", LATEST),
             end_at_ms=self.instant("endingTimestamp"),
             limits=self._limits(LOG_ROWS),
         )
@@ -164,8 +162,11 @@ class Given:
         raise WrongOption(f"Option {named} {does} {role}. Its options: {', '.join(sorted(_ROLES[role]))}.")
 
     def _server(self) -> Server:
-        given = self.text("endpoint") or os.environ.get(ENDPOINT_VARIABLE) or ENDPOINT
-        return Server(endpoint_of(given), self.text("namespace"), self.text("token"))
+        given = self.text("endpoint")
+        try:
+            return Server(http_url(given), self.text("namespace"), self.text("token"))
+        except InvalidArgument:
+            raise WrongOption(f"Option endpoint is {given!r}; write it as {DEFAULT_ADDRESS}.") from None
 
     def _common(self) -> tuple[Server, tuple[str, ...], tuple[str, ...] | None, bool | None, int | None, bool]:
         return (
@@ -222,10 +223,10 @@ class Given:
         value = self.text(name)
         if value is None:
             return default
-        found = re.fullmatch(r"(\d{1,12})\s*(ms|s|m|h|d)?", value.strip())
-        if found is None:
-            raise WrongOption(f"Option {name} is {value!r}; write milliseconds, or 500ms, 30s, 5m, 2h, 1d.")
-        return int(found[1]) * _UNITS_MS[found[2] or "ms"]
+        try:
+            return duration_ms(value, unit="ms")
+        except ValueError:
+            raise WrongOption(f"Option {name} is {value!r}; write milliseconds, or 500ms, 30s, 5m, 2h, 1d.") from None
 
     def instant(self, name: str) -> int | None:
         """In milliseconds since 1970."""
@@ -241,24 +242,5 @@ class Given:
             ) from None
         return int((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() * 1000)
 
-    def _offset(self, name: str, default: str) -> str | int:
-        value = self.text(name) or default
-        if value in ("earliest", "latest"):
-            return value
-        if not re.fullmatch(r"\d{1,18}", value):
-            raise WrongOption(f"Option {name} is {value!r}; it is earliest, latest or a position of the log.")
-        return int(value)
-
-
-def endpoint_of(address: str) -> str:
-    """`http://host:port` for what people write: with or without scheme, port and slash."""
-    parts = urlsplit(address if "://" in address else f"http://{address}")
-    try:
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or parts.username:
-        raise WrongOption(f"Option endpoint is {address!r}; write it as {ENDPOINT}.")
-    host = f"[{host}]" if ":" in host else host
-    port = port or (443 if parts.scheme == "https" else 9324)
-    return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
+    def _place(self, name: str, default: str) -> Place:
+        return read_place(self.text(name) or default, f"Option {name}")

@@ -21,7 +21,7 @@ LOCAL = {
     "spark.driver.host": "127.0.0.1",  # else the name of this machine has to resolve
     "spark.ui.enabled": "false",
 }
-"""Settings of a session that has no cluster, unless told otherwise."""
+"""Settings of a session that has no cluster; `conf` overrules them."""
 NICENESS = "spark.smista.niceness"
 NICENESS_DEFAULT = "10"
 """Without a cluster, Spark computes with what others on the machine leave over: the broker, most likely. A job that
@@ -32,8 +32,8 @@ COMMON = {"spark.ui.showConsoleProgress": "false"}
 def session(app: str = "smista", *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
     """A session on `master`, all cores of this machine by default; `sc://host` is a Spark Connect server.
 
-    Below spark-submit, what was said there holds. A session that exists already is returned, with `conf` applied as far
-    as Spark lets it. Raises `JavaNotFound`; `SparkError` where PySpark is not installed.
+    Below spark-submit, its options hold. A session that exists already is returned, with `conf` applied as far as Spark
+    lets it. Raises `JavaNotFound`; `SparkError` where PySpark is not installed.
     """
     try:
         from pyspark.sql import SparkSession
@@ -53,24 +53,39 @@ def session(app: str = "smista", *, master: str | None = None, conf: Mapping[str
         settings = (LOCAL if master.startswith("local") else {}) | COMMON | settings
     for name, value in settings.items():
         builder = builder.config(name, value)
+    before = _children()
     spark: SparkSession = builder.getOrCreate()
     if master is not None and master.startswith("local"):
-        _yield_to_others(spark, int(spark.conf.get(NICENESS, NICENESS_DEFAULT) or NICENESS_DEFAULT))
+        for started in _children() - before:  # the JVM, unless somebody else has started it
+            _yield_to_others(started, int(spark.conf.get(NICENESS, NICENESS_DEFAULT) or NICENESS_DEFAULT))
     return spark
 
 
-def _yield_to_others(spark: SparkSession, niceness: int) -> None:
+def _children() -> set[int]:
+    """The Javas that this process has started, on Linux; PySpark does not say which one is its own."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            is_child = f"\nPPid:\t{os.getpid()}\n" in (process / "status").read_text()
+            if is_child and (process / "exe").readlink().name == "java":
+                found.add(int(process.name))
+    return found
+
+
+def _yield_to_others(jvm: int, niceness: int) -> None:
     """Of the JVM, and so of the workers that it starts; this process stays as it is."""
-    jvm = getattr(spark.sparkContext._gateway, "proc", None)
-    if jvm is None:  # somebody else's
-        return
     done: set[int] = set()
     # Each thread has a niceness of its own, which those that it starts take over: some may start meanwhile.
-    while more := {jvm.pid, *(int(thread.name) for thread in Path(f"/proc/{jvm.pid}/task").glob("*"))} - done:
+    while more := {jvm, *(int(thread.name) for thread in Path(f"/proc/{jvm}/task").glob("*"))} - done:
         for thread in more:
             with contextlib.suppress(OSError):  # it has ended
                 os.setpriority(os.PRIO_PROCESS, thread, niceness)
         done |= more
+
+
+def is_classic(spark: SparkSession) -> bool:
+    """Whether Spark's driver is this program: not over Spark Connect, whose sessions have no `sparkContext`."""
+    return hasattr(spark, "sparkContext")
 
 
 def register(spark: SparkSession) -> None:
@@ -78,7 +93,7 @@ def register(spark: SparkSession) -> None:
     Smista came by `--py-files`."""
     from smista.spark.source import SmistaSource
 
-    if hasattr(spark, "_jsparkSession"):  # not over Spark Connect, whose server has its own
+    if is_classic(spark):  # a server of Spark Connect has paths of its own
         _lead_to_py_files(spark.sparkContext)
     spark.dataSource.register(SmistaSource)
 
@@ -95,7 +110,7 @@ def _lead_to_py_files(context: SparkContext) -> None:
 
 
 def _name_python(master: str, settings: Mapping[str, str]) -> None:
-    """Workers run the `python3` of their PATH unless told otherwise, which in a virtual environment is another Python
-    than this one. Where they are on other machines that have it elsewhere, PYSPARK_PYTHON says so."""
+    """Workers run the `python3` of their PATH, which in a virtual environment is another Python than this one, unless
+    PYSPARK_PYTHON names one. Where that is set, as for workers on machines that have Python elsewhere, it holds."""
     if "spark.pyspark.python" not in settings and master.startswith(("local", "spark://")):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -32,7 +32,7 @@ TIMEOUT_S = 60.0
 _PAUSE_S = 0.25
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _LATER = frozenset({"broker_closed", "broker_stopped", "bulk_reader_failed", "stage_busy", "too_many_readers"})
-"""What a broker says that is about to stop, or has too much to do just now."""
+"""Codes of a broker that is about to stop, or has too much to do just now."""
 
 
 class Unfinished(Exception):

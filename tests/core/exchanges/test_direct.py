@@ -1,4 +1,5 @@
 from smista.core.exchanges.direct import DirectMatcher
+from tests.core.exchanges.kept import is_empty
 
 
 def test_a_message_goes_where_its_key_is_bound_and_nowhere_else() -> None:
@@ -27,4 +28,4 @@ def test_a_destination_bound_by_two_keys_is_reached_by_each_until_that_one_is_un
     assert exchange.match("a") == ()
     assert exchange.match("b") == ("q",)
     exchange.unbind("q", "b")
-    assert exchange.is_empty
+    assert is_empty(exchange)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from smista.core.exchanges.arguments import freeze
 from smista.core.exchanges.headers import HeadersMatcher
+from tests.core.exchanges.kept import is_empty
 from tests.core.exchanges.work import lines_run
 
 Table = Mapping[str, object]
@@ -144,7 +145,7 @@ def test_the_work_of_a_match_does_not_grow_with_bindings_on_other_values() -> No
 
 
 def same(one: object, other: object) -> bool:
-    """Equality as the rule has it, said plainly."""
+    """Equality as the rule has it, in plain code."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
@@ -198,7 +199,7 @@ def test_the_index_agrees_with_trying_every_binding_after_any_changes(
             assert reasons == {(destination, freeze(arguments)) for destination, arguments in meeting}
     for destination, arguments in bindings:
         assert exchange.unbind(destination, "", freeze(arguments))
-    assert exchange.is_empty
+    assert is_empty(exchange)
     assert not (exchange._filed)
     assert not (exchange._takes_all)
     assert not (exchange._name_counts)

@@ -12,11 +12,8 @@ from smista.core.exchanges import (
     QUEUES_MAX,
     WORK_MAX,
     Binding,
-    ExchangeCycle,
     ExchangeKind,
-    ExchangeNotFound,
     ExchangeSettings,
-    ReachTooWide,
     Route,
     Step,
     Topology,
@@ -25,6 +22,7 @@ from smista.core.exchanges import (
     freeze,
     route,
 )
+from smista.errors import ExchangeCycle, ExchangeNotFound, ReachTooWide
 from tests.core.exchanges.work import lines_run
 
 QUEUES = {"q", "r", "s", "orders"}

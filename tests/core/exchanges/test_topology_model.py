@@ -4,17 +4,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from smista.core.exchanges import (
-    Binding,
-    BindingTargetNotFound,
-    ExchangeCycle,
-    ExchangeDiffers,
-    ExchangeKind,
-    ExchangeNotFound,
-    ExchangeSettings,
-    Removed,
-    Topology,
-)
+from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings, Removed, Topology
+from smista.errors import BindingTargetNotFound, ExchangeCycle, ExchangeDiffers, ExchangeNotFound
+from tests.core.exchanges.kept import is_empty
 
 
 def every_queue(_name: str) -> bool:
@@ -145,7 +137,7 @@ class TopologyMachine(RuleBasedStateMachine):
             }
             assert set(self.topology.bindings_of_exchange(name)) == to_name
             if found is not None:
-                assert found.matcher.is_empty is not bool(found.bindings)
+                assert is_empty(found.matcher) is not bool(found.bindings)
         for queue in QUEUES:
             assert set(self.topology.bindings_of_queue(queue)) == {
                 each for each in self.bindings if each.target == queue

@@ -1,4 +1,4 @@
-"""One server for all tests of a worker; each test makes queues of its own on it. And a RabbitMQ, see `places`."""
+"""One server for all tests of a file; each test makes queues of its own on it. And a RabbitMQ, see `places`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import pytest
 
 from tests.protocols.amqp.peer import Channel, Peer
 from tests.protocols.amqp.places import RABBITMQ, Place, rabbitmq
+from tests.served import Served
 from tests.server_process import ServerProcess
+from tests.server_thread import ServerThread
 
 
-@pytest.fixture(scope="session")
-def smista(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("smista")) as server:
+@pytest.fixture(scope="module")
+def smista(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    with ServerThread(tmp_path_factory.mktemp("smista")) as server:
         yield server
-    assert [line for line in server.lines if "Traceback" in line or " ERROR " in line] == []
+    assert server.faults == []
 
 
 @pytest.fixture
@@ -32,14 +34,14 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     if request.param == "rabbitmq":
         place = rabbitmq()
     else:
-        server: ServerProcess = request.getfixturevalue("smista")
+        server: Served = request.getfixturevalue("smista")
         place = Place(server.amqp_address, server)
     yield place
     place.clean_up()
 
 
 @pytest.fixture
-def here(smista: ServerProcess) -> Iterator[Place]:
+def here(smista: Served) -> Iterator[Place]:
     """For what only Smista does."""
     place = Place(smista.amqp_address, smista)
     yield place

@@ -6,9 +6,10 @@ import contextlib
 
 import msgspec
 
-from smista.protocols import properties
-from smista.protocols.amqp import content, methods, replies, users
-from smista.protocols.amqp.values import Reader, SyntaxFault
+from smista.protocols.amqp import translation
+from smista.protocols.amqp.wire import content, methods, replies, sasl
+from smista.protocols.amqp.wire.values import Reader, SyntaxFault
+from smista.service import properties
 
 
 def check(data: bytes) -> None:
@@ -16,7 +17,7 @@ def check(data: bytes) -> None:
     _check_method(data)
     _check_properties(data)
     for mechanism in ("PLAIN", "AMQPLAIN"):
-        users.read_credentials(mechanism, data)
+        sasl.read_credentials(mechanism, data)
     with contextlib.suppress(SyntaxFault):
         Reader(data).table()
     with contextlib.suppress(SyntaxFault, replies.ConnectionClosing):
@@ -34,14 +35,14 @@ def _check_method(data: bytes) -> None:
 
 def _check_properties(data: bytes) -> None:
     try:
-        said = content.read_properties(data)
+        basic = content.read_properties(data)
     except SyntaxFault:
         return
     # Byte for byte what came, but for names of headers that stood twice.
-    written = content.write_properties(said)
+    written = content.write_properties(basic)
     assert content.write_properties(content.read_properties(written)) == written
-    # Other doors can write what they see of it, and an AMQP consumer what it sees of that.
-    seen = content.as_properties(content.TAG + data)
+    # Other protocols can write what they see of it, and an AMQP consumer what it sees of that.
+    seen = translation.as_properties(content.TAG + data)
     kept = properties.write(seen)
     msgspec.json.encode(seen)
-    content.write_properties(content.from_properties(properties.read(kept)))
+    content.write_properties(translation.from_properties(properties.read(kept)))

@@ -1,4 +1,4 @@
-"""A connection without a socket, over a log that does what it is told: for what happens between two frames."""
+"""A connection without a socket, over a log that a test holds up: for what happens between two frames."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from typing import Any, TypeVar
 
 from smista.engine import Broker, BrokerSettings
 from smista.engine.clock import Clock
-from smista.protocols.amqp import methods
-from smista.protocols.amqp.connection import AmqpConnection
-from smista.protocols.amqp.door import AmqpDoor, AmqpSettings
-from smista.protocols.amqp.frames import METHOD
-from smista.protocols.amqp.methods import Method
+from smista.protocols.amqp.adapter import AmqpAdapter
+from smista.protocols.amqp.channel.channel import Channel
+from smista.protocols.amqp.server import AmqpServer
+from smista.protocols.amqp.settings import AmqpSettings
+from smista.protocols.amqp.shared import PrincipalOf
+from smista.protocols.amqp.users import principal_of
+from smista.protocols.amqp.wire import methods
+from smista.protocols.amqp.wire.frames import METHOD
+from smista.protocols.amqp.wire.methods import Method
 from smista.protocols.turns import Turns
+from smista.service.service import Service
 from tests.engine.bench import SETTINGS, KeptLog
 from tests.protocols.amqp.raw import HELLO, OPEN, Frame, on, start_ok, tune_ok
 from tests.waiting import patience
@@ -25,9 +30,9 @@ M = TypeVar("M", bound=Method)
 class Wire(asyncio.Transport):
     """Takes what is written; hands over what is fed to it unless reading is paused."""
 
-    def __init__(self, connection: AmqpConnection) -> None:
+    def __init__(self, adapter: AmqpAdapter) -> None:
         super().__init__()
-        self._connection = connection
+        self._adapter = adapter
         self._fed = b""
         self.written = b""
         self.has_written = asyncio.Event()
@@ -44,7 +49,7 @@ class Wire(asyncio.Transport):
     def _hand_over(self) -> None:
         if self._fed and not self.is_paused and not self.is_closed:
             data, self._fed = self._fed, b""
-            self._connection.data_received(data)
+            self._adapter.data_received(data)
 
     def pause_reading(self) -> None:
         self.is_paused = True
@@ -73,7 +78,7 @@ class Wire(asyncio.Transport):
         if not self.is_closed:
             self.is_closed = True
             self.has_written.set()
-            asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
+            asyncio.get_running_loop().call_soon(self._adapter.connection_lost, None)
 
     def abort(self) -> None:
         self.was_aborted = self.was_aborted or not self.is_closed
@@ -92,11 +97,13 @@ class Wire(asyncio.Transport):
 class Client:
     """The other side of a wire."""
 
-    def __init__(self, door: AmqpDoor) -> None:
-        self.connection = door.make_protocol()
-        self.wire = Wire(self.connection)
+    def __init__(self, amqp: AmqpServer) -> None:
+        self.adapter = amqp.make_protocol()
+        self.connection = self.adapter.connection
+        self.ours = self.adapter.client
+        self.wire = Wire(self.adapter)
         self._read = 0
-        self.connection.connection_made(self.wire)
+        self.adapter.connection_made(self.wire)
 
     async def open(self, *, channels: int = 1, heartbeat: int = 0) -> Client:
         self.feed(HELLO, start_ok(), tune_ok(heartbeat=heartbeat), OPEN)
@@ -172,10 +179,16 @@ class Client:
         """Whether all that was written has been looked at."""
         return self._read == len(self.wire.written)
 
+    def channel(self, number: int = 1) -> Channel:
+        """Ours, at its other end."""
+        channel = self.connection.channels[number].events
+        assert isinstance(channel, Channel)
+        return channel
+
     def lose(self) -> None:
         """The socket is gone."""
         self.wire.is_closed = True
-        self.connection.connection_lost(ConnectionResetError())
+        self.adapter.connection_lost(ConnectionResetError())
 
 
 class TurnClock:
@@ -191,44 +204,48 @@ class TurnClock:
 
 
 class Server:
-    """A broker with a door for AMQP."""
+    """A broker that speaks AMQP."""
 
     broker: Broker
-    door: AmqpDoor
+    amqp: AmqpServer
 
     def __init__(self) -> None:
         self.log = KeptLog()
         self.clock = TurnClock()
         self._passed_ms = 0
 
-    async def start(self, settings: BrokerSettings = SETTINGS, amqp: AmqpSettings | None = None) -> Server:
+    async def start(
+        self,
+        settings: BrokerSettings = SETTINGS,
+        amqp: AmqpSettings | None = None,
+        principal_of: PrincipalOf = principal_of,
+    ) -> Server:
         clock = Clock(
             wall_ms=lambda: time.time_ns() // 1_000_000 + self._passed_ms,
             since_boot_ms=lambda: time.monotonic_ns() // 1_000_000 + self._passed_ms,
         )
         self.broker = await Broker.open(self.log, settings, clock=clock)
-        self.door = AmqpDoor(self.broker, amqp, Turns(self.clock))
+        self.amqp = AmqpServer(Service(self.broker), amqp, Turns(self.clock), principal_of=principal_of)
         return self
 
     def pass_time(self, ms: int) -> None:
         """Let the broker's clock go that much further than time does."""
         self._passed_ms += ms
-        if self.broker._timer is not None:
-            self.broker._arm(self.broker._timer_at_ms)
+        self.broker._running.deadlines.look_again()
 
     async def connect(self, *, channels: int = 1, heartbeat: int = 0) -> Client:
-        return await Client(self.door).open(channels=channels, heartbeat=heartbeat)
+        return await Client(self.amqp).open(channels=channels, heartbeat=heartbeat)
 
     def counts(self, queue: str = "q") -> tuple[int, int, int]:
         """Ready, in flight, consumers."""
-        stats = self.broker.stats(queue)
+        stats = self.broker.statistics.stats(queue)
         return stats.ready, stats.in_flight, stats.consumers
 
     async def stop(self) -> None:
         self.log.gate.set()
-        for connection in list(self.door.connections):
+        for connection in list(self.amqp.shared.connections):
             connection.abort()
-        await self.door.drain()
+        await self.amqp.drain()
         await self.broker.close()
 
 

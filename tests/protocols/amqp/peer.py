@@ -6,6 +6,7 @@ The codec is pamqp's, so that ours is held against another's. What the server do
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from collections import deque
@@ -140,6 +141,11 @@ class Peer:
     def drop(self) -> None:
         """Without a word."""
         self._socket.close()
+
+    def hang_up(self) -> None:
+        """From another thread: whoever waits for a frame there gets `Closed` at once."""
+        with contextlib.suppress(OSError):  # it is closed already
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Peer:
         return self

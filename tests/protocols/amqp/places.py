@@ -12,13 +12,13 @@ import secrets
 from urllib.parse import urlsplit
 
 from tests.protocols.amqp.peer import Exchange, Peer, Queue
-from tests.server_process import ServerProcess
+from tests.served import Served
 
 RABBITMQ = os.environ.get("SMISTA_TEST_RABBITMQ", "")
 
 
 class Place:
-    def __init__(self, address: tuple[str, int], server: ServerProcess | None = None) -> None:
+    def __init__(self, address: tuple[str, int], server: Served | None = None) -> None:
         self.address = address
         self._server = server
         self._names: list[str] = []
@@ -28,7 +28,7 @@ class Place:
         return self._server is None
 
     @property
-    def server(self) -> ServerProcess:
+    def server(self) -> Served:
         assert self._server is not None
         return self._server
 

@@ -7,9 +7,9 @@ import struct
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from smista.protocols.amqp import frames, methods
-from smista.protocols.amqp.frames import BODY, HEADER, HEARTBEAT, METHOD
-from smista.protocols.amqp.methods import Method
+from smista.protocols.amqp.wire import frames, methods
+from smista.protocols.amqp.wire.frames import BODY, HEADER, HEARTBEAT, METHOD
+from smista.protocols.amqp.wire.methods import Method
 from tests.waiting import PATIENCE_S
 
 HELLO = b"AMQP\x00\x00\x09\x01"

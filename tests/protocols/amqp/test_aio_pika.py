@@ -48,7 +48,7 @@ async def take(queue: AbstractQueue, count: int) -> list[AbstractIncomingMessage
 
 async def test_messages_are_published_with_confirms_and_consumed(place: Place, channel: AbstractChannel) -> None:
     queue = await channel.declare_queue(place.name(), durable=True)
-    said: dict[str, Any] = {
+    given: dict[str, Any] = {
         "text": "ü",
         "small": 5,
         "large": 1 << 40,
@@ -58,12 +58,12 @@ async def test_messages_are_published_with_confirms_and_consumed(place: Place, c
     }
     for number in range(50):
         message = Message(
-            b"%d" % number, headers=said, delivery_mode=DeliveryMode.PERSISTENT, content_type="text/plain"
+            b"%d" % number, headers=given, delivery_mode=DeliveryMode.PERSISTENT, content_type="text/plain"
         )
         await channel.default_exchange.publish(message, queue.name)
     found = await take(queue, 50)
     assert [message.body for message in found] == [b"%d" % number for number in range(50)]
-    assert found[0].headers == said
+    assert found[0].headers == given
     assert found[0].content_type == "text/plain"
 
 
@@ -189,6 +189,7 @@ async def test_the_password_of_a_connection_can_be_updated(connection: AbstractC
     await connection.update_secret("anything", reason="rotated")
 
 
+@pytest.mark.slow
 async def test_a_robust_connection_comes_back_after_a_restart(mortal: ServerProcess) -> None:
     url = f"amqp://guest:guest@127.0.0.1:{mortal.amqp_port}"
     connection = await aio_pika.connect_robust(url, reconnect_interval=0.1)

@@ -12,6 +12,8 @@ from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S
 from tools import test_clients as clients
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def amqp_tools() -> None:
@@ -20,14 +22,14 @@ def amqp_tools() -> None:
         pytest.skip(reason)
 
 
-def run(url: str, tool: str, *arguments: str, said: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def run(url: str, tool: str, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [f"amqp-{tool}", "--url", url, *arguments], input=said, capture_output=True, timeout=PATIENCE_S, check=False
+        [f"amqp-{tool}", "--url", url, *arguments], input=given, capture_output=True, timeout=PATIENCE_S, check=False
     )
 
 
-def output(url: str, tool: str, *arguments: str, said: bytes = b"") -> bytes:
-    done = run(url, tool, *arguments, said=said)
+def output(url: str, tool: str, *arguments: str, given: bytes = b"") -> bytes:
+    done = run(url, tool, *arguments, given=given)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -57,7 +59,7 @@ def test_a_message_is_published_and_got(place: Place, channel: Channel) -> None:
 def test_lines_are_published_and_consumed_with_prefetch(place: Place, channel: Channel) -> None:
     queue = channel.declare(place.name())
     lines = b"".join(b"%d\n" % number for number in range(20))
-    output(place.url, "publish", "-r", queue, "-l", said=lines)
+    output(place.url, "publish", "-r", queue, "-l", given=lines)
     assert output(place.url, "consume", "-q", queue, "-c", "20", "-p", "3", "cat") == lines
     assert channel.count(queue) == (0, 0)
 
@@ -112,7 +114,7 @@ def test_a_command_that_fails_leaves_the_message_in_the_queue(place: Place, chan
 def test_a_large_message_goes_both_ways(place: Place, channel: Channel) -> None:
     queue = channel.declare(place.name())
     body = bytes(range(256)) * 3000
-    output(place.url, "publish", "-r", queue, said=body)
+    output(place.url, "publish", "-r", queue, given=body)
     assert output(place.url, "get", "-q", queue) == body
 
 

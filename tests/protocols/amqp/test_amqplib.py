@@ -13,6 +13,8 @@ from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S
 from tools import test_clients as clients
 
+pytestmark = pytest.mark.slow
+
 CLIENT = Path(__file__).with_name("amqplib_client.cjs")
 
 

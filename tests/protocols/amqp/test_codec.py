@@ -19,11 +19,11 @@ from pamqp import base, commands, decode, encode
 from pamqp import frame as pamqp_frame
 from pamqp import header as pamqp_header
 
-from smista.protocols import properties
-from smista.protocols.amqp import content, frames, methods, replies, users, values
-from smista.protocols.amqp.content import BasicProperties
-from smista.protocols.amqp.methods import METHODS, Method
-from smista.protocols.amqp.values import (
+from smista.protocols.amqp import translation, users
+from smista.protocols.amqp.wire import content, frames, methods, replies, sasl, values
+from smista.protocols.amqp.wire.content import BasicProperties
+from smista.protocols.amqp.wire.methods import METHODS, Method
+from smista.protocols.amqp.wire.values import (
     DEPTH_MAX,
     VALUES_MAX,
     LongInteger,
@@ -33,7 +33,8 @@ from smista.protocols.amqp.values import (
     Timestamp,
     TooManyValues,
 )
-from smista.protocols.properties import Properties
+from smista.service import properties
+from smista.service.properties import Properties
 
 # It has no types of its own.
 pika_spec: Any = importlib.import_module("pika.spec")
@@ -520,7 +521,7 @@ ALL_TRANSCRIPT = (
 )
 
 
-def _said(read: BasicProperties) -> dict[str, object]:
+def _present(read: BasicProperties) -> dict[str, object]:
     return {name: getattr(read, name) for name in PROPERTY_TRANSCRIPTS if getattr(read, name) is not None}
 
 
@@ -528,17 +529,17 @@ def _said(read: BasicProperties) -> dict[str, object]:
 def test_a_property_by_itself(name: str, transcript: str) -> None:
     value = getattr(ALL_PROPERTIES, name)
     assert content.write_properties(BasicProperties(**{name: value})) == octets(transcript)
-    assert _said(content.read_properties(octets(transcript))) == {name: value}
+    assert _present(content.read_properties(octets(transcript))) == {name: value}
 
 
 def test_all_properties_together() -> None:
     assert content.write_properties(ALL_PROPERTIES) == octets(ALL_TRANSCRIPT)
-    assert _said(content.read_properties(octets(ALL_TRANSCRIPT))) == _said(ALL_PROPERTIES)
+    assert _present(content.read_properties(octets(ALL_TRANSCRIPT))) == _present(ALL_PROPERTIES)
 
 
 def test_no_properties() -> None:
     assert content.write_properties(BasicProperties()) == b"\0\0"
-    assert _said(content.read_properties(b"\0\0")) == {}
+    assert _present(content.read_properties(b"\0\0")) == {}
 
 
 def test_pamqp_reads_the_same_properties() -> None:
@@ -548,7 +549,7 @@ def test_pamqp_reads_the_same_properties() -> None:
     theirs: dict[str, Any] = {name: value for name, value in head.properties if value is not None}
     assert theirs.pop("message_type") == "t"
     assert theirs.pop("timestamp").timestamp() == 1
-    ours = _said(ALL_PROPERTIES)
+    ours = _present(ALL_PROPERTIES)
     del ours["type"], ours["timestamp"]
     assert theirs == ours
 
@@ -556,7 +557,7 @@ def test_pamqp_reads_the_same_properties() -> None:
 def test_pika_reads_the_same_properties() -> None:
     theirs = pika_spec.BasicProperties()
     theirs.decode(octets(ALL_TRANSCRIPT))
-    assert {name: getattr(theirs, name) for name in PROPERTY_TRANSCRIPTS} == _said(ALL_PROPERTIES)
+    assert {name: getattr(theirs, name) for name in PROPERTY_TRANSCRIPTS} == _present(ALL_PROPERTIES)
     assert b"".join(theirs.encode()) == octets(ALL_TRANSCRIPT)
 
 
@@ -619,18 +620,18 @@ def test_properties_that_are_cut_short_are_a_fault() -> None:
         cluster_id=some.none() | some.text(max_size=60),
     )
 )
-def test_what_is_written_in_properties_is_read_from_them(said: BasicProperties) -> None:
-    assert _said(content.read_properties(content.write_properties(said))) == _said(said)
+def test_what_is_written_in_properties_is_read_from_them(basic: BasicProperties) -> None:
+    assert _present(content.read_properties(content.write_properties(basic))) == _present(basic)
 
 
 def test_headers_that_are_left_alone_keep_their_types_when_others_are_added() -> None:
     entries = b"".join(b"\x02%02d" % place + octets(written) for place, (_, written, _) in enumerate(TYPES))
     raw = b"\x20\x00" + values.long_string(entries)
-    said = content.read_properties(raw)
-    assert content.write_properties(said) == raw
-    said.headers = {**(said.headers or {}), "00": "new", "x": 1}
+    basic = content.read_properties(raw)
+    assert content.write_properties(basic) == raw
+    basic.headers = {**(basic.headers or {}), "00": "new", "x": 1}
     changed = b"\x0200" + octets("53 00000003 'new'") + entries[5:] + octets("01'x' 49 00000001")
-    assert content.write_properties(said) == b"\x20\x00" + values.long_string(changed)
+    assert content.write_properties(basic) == b"\x20\x00" + values.long_string(changed)
 
 
 # -- frames -----------------------------------------------------------------------------------------------------------
@@ -660,10 +661,10 @@ def test_a_body_is_split_at_the_largest_frame(frame_max: int, more: int, count: 
     assert b"".join(each[7:-1] for each in sent) == body
 
 
-# -- other doors ------------------------------------------------------------------------------------------------------
+# -- other protocols --------------------------------------------------------------------------------------------------
 
 
-def test_another_door_sees_what_came_over_amqp() -> None:
+def test_another_protocol_sees_what_came_over_amqp() -> None:
     assert properties.read(content.TAG + octets(ALL_TRANSCRIPT)) == Properties(
         headers={"k": True},
         content_type="text/plain",
@@ -678,23 +679,23 @@ def test_another_door_sees_what_came_over_amqp() -> None:
     )
 
 
-def test_another_door_sees_only_what_it_can_write() -> None:
-    said = BasicProperties(
+def test_another_protocol_sees_only_what_it_can_write() -> None:
+    basic = BasicProperties(
         content_type="\udcff",
         headers={"\udcfe": [{"\udcfd": Octets(b"x")}, Timestamp(5)]},
         timestamp=(1 << 64) - 1,
     )
-    seen = content.as_properties(content.TAG + content.write_properties(said))
+    seen = translation.as_properties(content.TAG + content.write_properties(basic))
     assert seen == Properties(content_type="�", headers={"�": [{"�": b"x"}, 5]})
     assert type(seen.headers["�"][1]) is int
     properties.write(seen)
 
 
-def test_an_amqp_consumer_sees_what_came_through_another_door() -> None:
-    said = content.from_properties(
+def test_an_amqp_consumer_sees_what_came_through_another_protocol() -> None:
+    basic = translation.from_properties(
         Properties(headers={"a": [1, {"b": 2.5}]}, content_type="text/plain", external_id="m", timestamp_ms=2_500)
     )
-    assert _said(said) == {
+    assert _present(basic) == {
         "content_type": "text/plain",
         "headers": {"a": [1, {"b": 2.5}]},
         "delivery_mode": 2,
@@ -707,10 +708,10 @@ def test_what_amqp_has_no_room_for_is_cut_rather_than_kept_from_its_consumer() -
     deep: dict[str, Any] = {}
     for _ in range(400):
         deep = {"n": deep}
-    said = content.from_properties(
+    basic = translation.from_properties(
         Properties(headers={"ñ" * 200: 1, "deep": deep}, correlation_id="ñ" * 200, timestamp_ms=-1)
     )
-    read = content.read_properties(content.write_properties(said))
+    read = content.read_properties(content.write_properties(basic))
     assert read.correlation_id == "ñ" * 126 + "..."
     assert read.timestamp is None
     assert read.headers is not None
@@ -775,7 +776,7 @@ AMQPLAIN = "05'LOGIN' 53 00000005 'guest' 08'PASSWORD' 53 00000005 'guest'"
     ],
 )
 def test_credentials_are_read(mechanism: str, response: bytes, credentials: tuple[str, str] | None) -> None:
-    assert users.read_credentials(mechanism, response) == credentials
+    assert sasl.read_credentials(mechanism, response) == credentials
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import pytest
 
 from smista.engine import Broker, Publication
 from smista.log import SqliteLog
-from smista.protocols.amqp import methods, values
-from smista.protocols.amqp.frames import HEARTBEAT
+from smista.protocols.amqp.wire import methods, values
+from smista.protocols.amqp.wire.frames import HEARTBEAT
 from tests.protocols.amqp.raw import (
     CLOSE,
     CLOSE_CHANNEL,
@@ -36,7 +36,9 @@ from tests.protocols.amqp.raw import (
     start_ok,
     tune_ok,
 )
+from tests.served import Served
 from tests.server_process import ServerProcess
+from tests.server_thread import ServerThread
 from tests.waiting import with_more_time
 
 QOS = methods.BasicQos(0, 0, False)
@@ -45,15 +47,15 @@ TABLE_CUT = b"\x00\x32\x00\x0a\x00\x00\x01q\x00\x00\x00\xff\xff\x01a"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess() as server:
+def server() -> Iterator[ServerThread]:
+    with ServerThread() as server:
         yield server
     assert [line for line in server.lines if "Traceback" in line or " ERROR " in line] == []
 
 
 @pytest.fixture
-def raw(server: ServerProcess) -> Iterator[Raw]:
-    """Connected, and nothing said yet."""
+def raw(server: Served) -> Iterator[Raw]:
+    """Connected, and nothing sent yet."""
     with Raw(server.amqp_address) as raw:
         yield raw
 
@@ -65,7 +67,7 @@ def opened(raw: Raw) -> Raw:
 
 
 @pytest.fixture
-def queue(server: ServerProcess, request: pytest.FixtureRequest) -> str:
+def queue(server: Served, request: pytest.FixtureRequest) -> str:
     """A queue of the test's own."""
     name: str = request.node.name[:100]
     with Raw(server.amqp_address).open() as raw:
@@ -147,7 +149,7 @@ def test_a_login_by_amqplain(raw: Raw) -> None:
         ("NTLM", b"\0guest\0guest"),
     ],
 )
-def test_a_bad_login_is_told_to_who_wants_to_know(server: ServerProcess, mechanism: str, response: bytes) -> None:
+def test_a_bad_login_is_told_to_who_wants_to_know(server: Served, mechanism: str, response: bytes) -> None:
     refused = (
         f"403 ACCESS_REFUSED - Login was refused using authentication mechanism {mechanism}. "
         "For details see the broker logfile. (0, 0)"
@@ -164,7 +166,7 @@ def test_only_one_login_is_tried_on_a_connection(raw: Raw) -> None:
     assert raw.is_over()
 
 
-def test_no_password_is_logged(server: ServerProcess) -> None:
+def test_no_password_is_logged(server: Served) -> None:
     with Raw(server.amqp_address) as raw:
         raw.send(HELLO, start_ok(response=b"\0guest\0hunter2"))
         raw.ending()
@@ -268,16 +270,16 @@ def test_a_client_may_close_at_any_stage(raw: Raw, sent: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", HELLO[:3], HELLO, HELLO + start_ok(), HELLO + start_ok() + tune_ok()])
-def test_a_handshake_that_takes_too_long_is_cut(impatient: ServerProcess, sent: bytes) -> None:
+def test_a_handshake_that_takes_too_long_is_cut(impatient: Served, sent: bytes) -> None:
     with Raw(impatient.amqp_address) as raw:
-        with contextlib.suppress(ConnectionError):  # it may be cut before it has said anything
+        with contextlib.suppress(ConnectionError):  # it may be cut before it has sent anything
             raw.send(sent)
         assert raw.ending() == "cut"
 
 
 @pytest.fixture(scope="module")
-def impatient() -> Iterator[ServerProcess]:
-    with ServerProcess(None, "--header-timeout-s", "0.2") as server:
+def impatient() -> Iterator[ServerThread]:
+    with ServerThread(header_timeout_s=0.2) as server:
         yield server
 
 
@@ -285,7 +287,7 @@ def test_an_open_connection_is_not_cut_for_the_handshakes_time() -> None:
     for attempt in with_more_time(0.2, 3, 30, errors=(EOFError, OSError)):
         with (
             attempt as seconds,
-            ServerProcess(None, "--header-timeout-s", str(seconds)) as server,
+            ServerThread(header_timeout_s=seconds) as server,
             Raw(server.amqp_address) as slow,
             Raw(server.amqp_address).open() as raw,
         ):
@@ -295,7 +297,7 @@ def test_an_open_connection_is_not_cut_for_the_handshakes_time() -> None:
 
 @pytest.mark.slow
 def test_one_connection_too_many_is_cut() -> None:
-    with ServerProcess(None, "--connections-max", "2") as server:
+    with ServerThread(connections_max=2) as server:
         first, second = Raw(server.amqp_address).open(), Raw(server.amqp_address).open()
         with Raw(server.amqp_address) as third:
             assert third.is_over()
@@ -479,7 +481,7 @@ WRONG = {**FRAMES, **METHODS, **CONTENT}
 
 @pytest.mark.parametrize(("sent", "ending"), WRONG.values(), ids=WRONG.keys())
 def test_what_cannot_be_closes_the_connection_and_no_other(
-    server: ServerProcess, opened: Raw, sent: bytes, ending: str
+    server: Served, opened: Raw, sent: bytes, ending: str
 ) -> None:
     with Raw(server.amqp_address).open() as other:
         assert opened.send(sent).ending() == ending
@@ -636,7 +638,7 @@ def test_a_channel_can_be_used_again_after_its_close(opened: Raw, queue: str) ->
 # -- closing ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_closes_its_connection(opened: Raw, queue: str, server: ServerProcess) -> None:
+def test_a_client_closes_its_connection(opened: Raw, queue: str, server: Served) -> None:
     opened.send(message(b"x", queue), on(0, CLOSE), message(b"too late", queue))
     opened.expect(methods.ConnectionCloseOk)
     assert opened.is_over()
@@ -646,7 +648,7 @@ def test_a_client_closes_its_connection(opened: Raw, queue: str, server: ServerP
 
 @pytest.mark.parametrize("is_closed_by_us", [True, False], ids=["by us", "by the client"])
 def test_a_client_with_publishes_on_the_way_reads_our_last_word(
-    opened: Raw, queue: str, server: ServerProcess, is_closed_by_us: bool
+    opened: Raw, queue: str, server: Served, is_closed_by_us: bool
 ) -> None:
     on_the_way = message(bytes(100_000), queue)
     if is_closed_by_us:
@@ -665,7 +667,7 @@ def test_a_client_with_publishes_on_the_way_reads_our_last_word(
         assert other.get(queue) is None
 
 
-def test_frames_for_a_connection_that_is_closing_are_dropped(opened: Raw, queue: str, server: ServerProcess) -> None:
+def test_frames_for_a_connection_that_is_closing_are_dropped(opened: Raw, queue: str, server: Served) -> None:
     opened.send(on(7, QOS), message(b"dropped", queue), on(1, QOS), on(9, QOS))
     opened.expect(methods.ConnectionClose)
     opened.send(message(b"dropped", queue), on(1, QOS), on(0, methods.ConnectionCloseOk()), on(1, QOS))
@@ -683,7 +685,7 @@ def test_both_sides_close_a_connection_at_once(opened: Raw) -> None:
     assert opened.is_over()
 
 
-def test_what_a_lost_connection_held_goes_to_another(server: ServerProcess, opened: Raw, queue: str) -> None:
+def test_what_a_lost_connection_held_goes_to_another(server: Served, opened: Raw, queue: str) -> None:
     opened.send(message(b"x", queue))
     opened.call(methods.BasicConsume(0, queue, "me", False, False, False, False, {}), methods.BasicConsumeOk)
     assert opened.delivery()[1] == b"x"
@@ -735,7 +737,7 @@ def test_a_stopping_server_does_not_wait_for_ever_for_who_does_not_answer() -> N
 
 
 @pytest.mark.slow
-def test_the_server_sends_heartbeats_twice_an_interval(server: ServerProcess) -> None:
+def test_the_server_sends_heartbeats_twice_an_interval(server: Served) -> None:
     for attempt in with_more_time(1, 6, 30, errors=(AssertionError, EOFError, OSError)):
         with attempt as interval_s, Raw(server.amqp_address).open(heartbeat=int(interval_s)) as raw:
             started_s = time.monotonic()
@@ -754,7 +756,7 @@ def test_a_client_that_is_silent_for_two_intervals_is_cut(raw: Raw) -> None:
 
 
 @pytest.mark.slow
-def test_a_client_that_says_anything_is_not_cut(server: ServerProcess) -> None:
+def test_a_client_that_says_anything_is_not_cut(server: Served) -> None:
     for attempt in with_more_time(1, 6, 30, errors=(AssertionError, EOFError, OSError)):
         with attempt as interval_s, Raw(server.amqp_address).open(heartbeat=int(interval_s)) as raw:
             started_s = time.monotonic()
@@ -767,21 +769,21 @@ def test_a_client_that_says_anything_is_not_cut(server: ServerProcess) -> None:
 
 
 @pytest.fixture(scope="module")
-def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     """A server on a disk that is too full for it, with a queue `q` that had two messages before."""
     data = tmp_path_factory.mktemp("refusing")
     asyncio.run(_fill(data))
-    with ServerProcess(data, "--disk-free-bytes-min", str(1 << 49)) as server:
+    with ServerThread(data, disk_free_bytes_min=1 << 49) as server:
         yield server
 
 
 async def _fill(data: Path) -> None:
     async with await Broker.open(SqliteLog.open(data)) as broker:
-        await broker.declare_queue("q")
-        await broker.publish("q", [Publication(b"1"), Publication(b"2")])
+        await broker.declaring.declare_queue("q")
+        await broker.publishing.publish("q", [Publication(b"1"), Publication(b"2")])
 
 
-def test_a_publisher_is_blocked_and_others_are_not(refusing: ServerProcess) -> None:
+def test_a_publisher_is_blocked_and_others_are_not(refusing: Served) -> None:
     with Raw(refusing.amqp_address).open() as publisher, Raw(refusing.amqp_address).open() as consumer:
         # To declare and to consume is no reason to be blocked.
         consumer.call(methods.BasicConsume(0, "q", "me", False, False, False, False, {}), methods.BasicConsumeOk)
@@ -802,7 +804,7 @@ def test_a_publisher_is_blocked_and_others_are_not(refusing: ServerProcess) -> N
             publisher.next()
 
 
-def test_a_publisher_that_cannot_be_told_is_blocked_all_the_same(refusing: ServerProcess) -> None:
+def test_a_publisher_that_cannot_be_told_is_blocked_all_the_same(refusing: Served) -> None:
     with Raw(refusing.amqp_address).open(capabilities={}) as publisher:
         publisher.send(message(b"3", "q"), on(1, QOS))
         publisher.socket.settimeout(0.3)
@@ -811,7 +813,7 @@ def test_a_publisher_that_cannot_be_told_is_blocked_all_the_same(refusing: Serve
 
 
 @pytest.mark.slow
-def test_a_blocked_publisher_gets_heartbeats_and_is_not_cut_for_silence(refusing: ServerProcess) -> None:
+def test_a_blocked_publisher_gets_heartbeats_and_is_not_cut_for_silence(refusing: Served) -> None:
     with Raw(refusing.amqp_address).open(heartbeat=1) as publisher:
         publisher.send(message(b"3", "q"))
         publisher.expect(methods.ConnectionBlocked)
@@ -882,7 +884,7 @@ def _steady(raw: Raw) -> int:
         time.sleep(0.2)
 
 
-def test_a_client_that_asks_and_never_reads_stops_being_read_from(server: ServerProcess) -> None:
+def test_a_client_that_asks_and_never_reads_stops_being_read_from(server: Served) -> None:
     with Raw(server.amqp_address, receive_bytes=65_536).open() as greedy, Raw(server.amqp_address).open() as other:
         greedy.call(declare("big"), methods.QueueDeclareOk)
         body = bytes(100_000)

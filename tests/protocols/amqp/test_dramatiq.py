@@ -17,6 +17,8 @@ from tests.protocols.amqp.places import Place
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S, with_more_time
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[[], None]
 
 

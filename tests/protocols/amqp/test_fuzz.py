@@ -22,9 +22,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
-from smista.protocols.amqp import methods, replies, values
-from smista.protocols.amqp.frames import METHOD
-from smista.protocols.amqp.methods import METHODS
+from smista.protocols.amqp.wire import methods, replies, values
+from smista.protocols.amqp.wire.frames import METHOD
+from smista.protocols.amqp.wire.methods import METHODS
 from tests.protocols.amqp import fuzz_codec
 from tests.protocols.amqp.raw import (
     CLOSE,
@@ -44,11 +44,12 @@ from tests.protocols.amqp.raw import (
     tune_ok,
 )
 from tests.protocols.amqp.test_codec import ALL_TRANSCRIPT, TRANSCRIPTS, TYPES, octets
+from tests.served import Served
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S, eventually
 
 IS_LONG = bool(os.environ.get("SMISTA_LONG"))
-LIVE_S = 600.0 if IS_LONG else 8.0
+LIVE_S = 600.0 if IS_LONG else 4.0
 EXAMPLES = 20_000 if IS_LONG else 300
 HAS_ATHERIS = (sys.platform, platform.machine()) == ("linux", "x86_64") and sys.version_info < (3, 14)
 
@@ -112,7 +113,7 @@ def test_atheris_finds_nothing(tmp_path: Path) -> None:
     corpus.mkdir()
     for number, seed in enumerate(SEEDS):
         (corpus / f"{number}").write_bytes(seed)
-    options = [f"-max_total_time={600 if IS_LONG else 5}", f"-artifact_prefix={tmp_path}/"]
+    options = [f"-max_total_time={600 if IS_LONG else 3}", f"-artifact_prefix={tmp_path}/"]
     command = [sys.executable, "-m", "tests.protocols.amqp.fuzz_atheris", *options, str(corpus)]
     root = Path(__file__).parents[3]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
@@ -173,7 +174,7 @@ STRANGE = [frame(METHOD, channel, octets(transcript)) for _, transcript in TRANS
 class Healthy:
     """A connection that publishes and consumes all the time, and sees every message once, in order."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: Served) -> None:
         self.raw = Raw(server.amqp_address).open()
         self.raw.call(declare("healthy"), methods.QueueDeclareOk)
         self.raw.call(methods.BasicConsume(0, "healthy", "me", False, False, False, False, {}), methods.BasicConsumeOk)
@@ -235,7 +236,7 @@ def test_a_session_that_goes_wrong_ends_alone_and_properly(server: ServerProcess
     eventually(lambda: _open_files(server) <= before[1])  # a connection is closed a moment after its last frame
 
 
-def _settle_after(server: ServerProcess, sessions: list[bytes]) -> None:
+def _settle_after(server: Served, sessions: list[bytes]) -> None:
     for sent in sessions:
         with Raw(server.amqp_address) as raw:
             reading = threading.Thread(target=_send, args=(raw, sent))
@@ -256,7 +257,7 @@ def _send(raw: Raw, sent: bytes) -> None:
 
 
 def _check_answers(raw: Raw, sent: bytes) -> None:
-    """What comes is well formed to the end; an error is told by a close, and nothing follows that."""
+    """What comes is well formed to the end; an error is answered by a close, and nothing follows that."""
     if not sent.startswith(HELLO):
         _check_other_protocol(raw)
         return

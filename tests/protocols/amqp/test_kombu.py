@@ -135,6 +135,7 @@ def test_kombus_simple_queue_waits_for_what_comes(place: Place, connection: Any)
         assert simple.qsize() == 0
 
 
+@pytest.mark.slow
 def test_kombu_connects_again_after_a_restart(mortal: ServerProcess) -> None:
     url = f"amqp://guest:guest@127.0.0.1:{mortal.amqp_port}"
     queue = kombu.Queue("lasting", durable=True)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from smista.engine import Publication, QueueSettings
-from smista.protocols.amqp import methods
-from smista.protocols.amqp.methods import Method
+from smista.protocols.amqp.wire import methods
+from smista.protocols.amqp.wire.channel import ChannelState
+from smista.protocols.amqp.wire.methods import Method
 from tests.logged import logged
 from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import CLOSE, CLOSE_CHANNEL, consume, declare, message, on
@@ -30,8 +31,9 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smista.engine.leaving.SLICE_S", 0.0)
-    monkeypatch.setattr("smista.engine.running.ERRANDS_S", 0.0)
+    monkeypatch.setattr("smista.engine.slices.SLICE_S", 0.0)
+    monkeypatch.setattr("smista.engine.settling.ACKNOWLEDGED_AT_ONCE", 500)
+    monkeypatch.setattr("smista.engine.broker.BACKGROUND_S", 0.0)
 
 
 def numbered(count: int) -> list[bytes]:
@@ -42,7 +44,7 @@ async def filled(server: Server, count: int, arguments: dict[str, Any] | None = 
     """A connection that has declared a queue with so many messages."""
     client = await server.connect()
     await client.call(declare("q", arguments), methods.QueueDeclareOk)
-    await server.broker.publish("q", [Publication(body) for body in numbered(count)])
+    await server.broker.publishing.publish("q", [Publication(body) for body in numbered(count)])
     return client
 
 
@@ -56,7 +58,7 @@ async def holding(server: Server, count: int, arguments: dict[str, Any] | None =
 
 async def order(server: Server) -> list[bytes]:
     """All that is ready, as it would be received."""
-    return [delivery.body for delivery in await server.broker.receive("q", 10_000)]
+    return [delivery.body for delivery in await server.broker.receiving.receive("q", 10_000)]
 
 
 async def watched(is_done: Callable[[], bool], look: Callable[[], int]) -> int:
@@ -86,7 +88,7 @@ async def test_a_connection_that_dies_is_not_served_what_it_gives_back(
     client.lose()
     await settle()
     assert server.counts() == (4, 0, 0)
-    assert [delivery.delivery_count for delivery in await server.broker.receive("q", 4)] == [2] * 4
+    assert [delivery.delivery_count for delivery in await server.broker.receiving.receive("q", 4)] == [2] * 4
 
 
 async def test_a_channel_that_closes_is_not_served_what_it_gives_back(server: Server) -> None:
@@ -99,7 +101,7 @@ async def test_a_channel_that_closes_is_not_served_what_it_gives_back(server: Se
     await client.deliveries(4)
     await client.call(CLOSE_CHANNEL, methods.ChannelCloseOk)
     assert server.counts() == (4, 0, 0)
-    assert [delivery.delivery_count for delivery in await server.broker.receive("q", 4)] == [2] * 4
+    assert [delivery.delivery_count for delivery in await server.broker.receiving.receive("q", 4)] == [2] * 4
 
 
 @pytest.mark.parametrize("count", [5, MANY])
@@ -109,7 +111,7 @@ async def test_the_next_single_active_consumer_gets_first_what_was_given_back(se
     await active.call(consume("q"), methods.BasicConsumeOk)
     standby = await server.connect()
     await standby.call(consume("q"), methods.BasicConsumeOk)
-    await server.broker.publish("q", [Publication(body) for body in numbered(2 * count)])
+    await server.broker.publishing.publish("q", [Publication(body) for body in numbered(2 * count)])
     await active.deliveries(count)
     await settle()
     assert standby.has_nothing
@@ -134,7 +136,7 @@ async def test_very_many_on_many_channels_go_back_in_slices(server: Server) -> N
     for channel in range(1, 11):
         await client.call(methods.BasicQos(0, 300, False), methods.BasicQosOk, channel=channel)
         await client.call(consume("q"), methods.BasicConsumeOk, channel=channel)
-    await server.broker.publish("q", [Publication(body) for body in numbered(MANY)])
+    await server.broker.publishing.publish("q", [Publication(body) for body in numbered(MANY)])
     await client.deliveries(MANY)
     client.lose()
     assert server.counts()[2] == 0
@@ -175,7 +177,7 @@ FAULTS = [
 async def test_what_a_channel_held_that_is_closed_by_an_error_is_back_before_the_next_method(
     server: Server, fault: bytes, is_one_read: bool
 ) -> None:
-    await server.broker.declare_queue("small", QueueSettings(body_bytes_max=3))
+    await server.broker.declaring.declare_queue("small", QueueSettings(body_bytes_max=3))
     client = await holding(server, MANY)
     await client.call(methods.ChannelOpen(), methods.ChannelOpenOk, channel=2)
     next_method = on(2, declare("q", is_passive=True))
@@ -261,10 +263,10 @@ async def test_a_queue_may_be_emptied_while_very_many_go_back_to_it(server: Serv
     client.lose()
     await asyncio.sleep(0)
     if is_deleted:
-        await server.broker.delete_queue("q")
-        await server.broker.declare_queue("q")
+        await server.broker.declaring.delete_queue("q")
+        await server.broker.declaring.declare_queue("q")
     else:
-        await server.broker.purge("q")
+        await server.broker.declaring.purge("q")
     other = await server.connect()
     await other.call(consume("q"), methods.BasicConsumeOk)
     other.feed(message(b"next", "q"))
@@ -296,10 +298,70 @@ async def test_a_delivery_that_fails_by_a_fault_of_ours_ends_one_connection_only
     bystander: list[Any] = []
     await client.call(methods.BasicQos(0, 1, False), methods.BasicQosOk)
     await client.call(consume("q"), methods.BasicConsumeOk)
-    server.broker.subscribe("q", bystander.extend)
-    monkeypatch.setattr("smista.protocols.amqp.consuming.raw_properties", broken)
-    await server.broker.publish("q", [Publication(body) for body in numbered(4)])
+    server.broker.subscribing.subscribe("q", bystander.extend)
+    monkeypatch.setattr("smista.protocols.amqp.channel.consumer.raw_properties", broken)
+    await server.broker.publishing.publish("q", [Publication(body) for body in numbered(4)])
     assert (await client.expect(methods.ConnectionClose)).reply_code == 541
     await until(lambda: len(bystander) == 4)
     assert sorted(delivery.body for delivery in bystander) == numbered(4)
     assert "planted" in logged(caplog)
+
+
+# -- very many channels -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smista.protocols.amqp.handler.CHANNELS_AT_ONCE", 50)
+
+
+def states_of(client: Client) -> list[ChannelState]:
+    return list(client.connection.channels.values())
+
+
+async def most_in_a_turn(states: list[ChannelState]) -> int:
+    """How many channels ended in one turn of the loop, at most, until none is left."""
+    most, left = 0, sum(state.is_open for state in states)
+    async with patience():
+        while left:
+            await asyncio.sleep(0)
+            before, left = left, sum(state.is_open for state in states)
+            most = max(most, before - left)
+    return most
+
+
+@pytest.mark.usefixtures("few_at_once")
+async def test_channels_of_very_many_connections_end_and_others_have_their_turns(server: Server) -> None:
+    clients = [await server.connect(channels=40) for _ in range(10)]
+    await clients[0].call(declare("q"), methods.QueueDeclareOk)
+    for client in clients:
+        await client.call(methods.BasicQos(0, 1, False), methods.BasicQosOk, channel=40)
+        await client.call(consume("q"), methods.BasicConsumeOk, channel=40)
+        client.feed(message(b"x", "q"))
+    await until(lambda: server.counts() == (0, 10, 10))
+    states = [state for client in clients for state in states_of(client)]
+    for client in clients:
+        client.lose()
+    assert server.counts() == (10, 0, 0), "what they held is back, and none of them is served"
+    # One connection's at once, and the channels that consumed.
+    assert sum(state.is_open for state in states) == 390 - 39
+    assert await most_in_a_turn(states) <= 50
+    assert server.counts() == (10, 0, 0)
+
+
+@pytest.mark.usefixtures("few_at_once")
+async def test_very_many_channels_of_one_connection_end_in_slices_though_it_is_closed_in_order(server: Server) -> None:
+    client = await server.connect(channels=120)
+    states = states_of(client)
+    client.feed(on(0, CLOSE))
+    assert all(state.is_open for state in states)
+    await client.expect(methods.ConnectionCloseOk)
+    assert await most_in_a_turn(states) <= 50
+
+
+async def test_a_channel_that_has_ended_lets_go_of_what_hears_its_events(server: Server) -> None:
+    client = await server.connect(channels=3)
+    client.feed(message(b"x", "q"))
+    states = states_of(client)
+    client.lose()
+    assert not any(state.is_open or hasattr(state, "events") for state in states)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from smista.engine import Publication
-from smista.protocols.amqp import methods
+from smista.protocols.amqp.wire import methods
 from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import consume, declare, get, message, on
 from tests.waiting import until
@@ -31,10 +31,10 @@ async def with_queue(server: Server, **more: Any) -> Client:
 
 
 async def another(server: Server) -> None:
-    """Through another door: the queue goes, and another one of its name comes, with a message."""
-    await server.broker.delete_queue("q")
-    await server.broker.declare_queue("q")
-    await server.broker.publish("q", [Publication(b"confirmed")])
+    """Over another protocol: the queue goes, and another one of its name comes, with a message."""
+    await server.broker.declaring.delete_queue("q")
+    await server.broker.declaring.declare_queue("q")
+    await server.broker.publishing.publish("q", [Publication(b"confirmed")])
 
 
 # -- exclusive queues -------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ async def test_a_queue_that_took_the_name_of_an_exclusive_one_does_not_go_with_i
     client.lose()
     await settle()
     assert server.counts() == (1, 0, 0)
-    assert server.door.exclusive == {}
+    assert server.amqp.shared.queues.owners == {}
 
 
 async def test_a_queue_that_took_the_name_of_an_exclusive_one_is_open_to_all(server: Server) -> None:
@@ -59,7 +59,7 @@ async def test_a_queue_that_took_the_name_of_an_exclusive_one_is_open_to_all(ser
 
 async def test_an_exclusive_queue_of_the_same_name_is_its_new_owners(server: Server) -> None:
     first = await with_queue(server, is_exclusive=True)
-    await server.broker.delete_queue("q")
+    await server.broker.declaring.delete_queue("q")
     second = await with_queue(server, is_exclusive=True)
     second.feed(message(b"mine", "q"))
     first.lose()
@@ -68,7 +68,7 @@ async def test_an_exclusive_queue_of_the_same_name_is_its_new_owners(server: Ser
     third = await server.connect()
     assert (await third.call(get("q"), methods.ChannelClose)).reply_code == 405
     second.lose()
-    assert server.broker.queue_names() == []
+    assert server.broker.catalog.queue_names() == []
 
 
 async def test_a_name_is_free_as_soon_as_its_exclusive_queue_has_gone(server: Server) -> None:
@@ -104,63 +104,63 @@ async def test_very_many_exclusive_queues_go_and_others_have_their_turns(server:
             for number in range(count)
         )
     )
-    await until(lambda: len(server.broker.queue_names()) == count)
+    await until(lambda: len(server.broker.catalog.queue_names()) == count)
     client.lose()
     seen = set()
-    while server.broker.queue_names():
-        seen.add(len(server.broker.queue_names()))
+    while server.broker.catalog.queue_names():
+        seen.add(len(server.broker.catalog.queue_names()))
         await asyncio.sleep(0)
     assert len(seen) > 1
-    assert server.door.exclusive == {}
+    assert server.amqp.shared.queues.owners == {}
 
 
 async def most_in_a_turn(server: Server) -> int:
     """How many queues go in one turn of the loop, at most, until none is left."""
     most = 0
-    while left := len(server.broker.queue_names()):
+    while left := len(server.broker.catalog.queue_names()):
         await asyncio.sleep(0)
-        most = max(most, left - len(server.broker.queue_names()))
+        most = max(most, left - len(server.broker.catalog.queue_names()))
     return most
 
 
 async def test_queues_of_very_many_connections_go_and_others_have_their_turns(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smista.protocols.amqp.door.DELETED_AT_ONCE", 50)
-    monkeypatch.setattr("smista.engine.leaving.SLICE_S", 0.0)
+    monkeypatch.setattr("smista.protocols.amqp.leaving_queues.DELETED_AT_ONCE", 50)
+    monkeypatch.setattr("smista.engine.slices.SLICE_S", 0.0)
     clients = [await server.connect() for _ in range(20)]
     for client in clients:
         client.feed(on(1, methods.QueueDeclare(0, "", False, False, True, False, True, {})) * 40)
-    await until(lambda: len(server.broker.queue_names()) == 800)
+    await until(lambda: len(server.broker.catalog.queue_names()) == 800)
     for client in clients:
         client.lose()
-    assert len(server.broker.queue_names()) >= 750
+    assert len(server.broker.catalog.queue_names()) >= 750
     # A slice is a hundred.
     assert await most_in_a_turn(server) <= 100
-    assert server.door.exclusive == {}
+    assert server.amqp.shared.queues.owners == {}
 
 
 async def test_auto_delete_queues_of_very_many_consumers_go_and_others_have_their_turns(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smista.protocols.amqp.door.DELETED_AT_ONCE", 50)
-    monkeypatch.setattr("smista.engine.leaving.SLICE_S", 0.0)
+    monkeypatch.setattr("smista.protocols.amqp.leaving_queues.DELETED_AT_ONCE", 50)
+    monkeypatch.setattr("smista.engine.slices.SLICE_S", 0.0)
     client, other = await server.connect(), await server.connect()
     for number in range(400):
         client.feed(on(1, declare(f"a{number}", is_auto_delete=True)))
         client.feed(on(1, consume(f"a{number}", f"t{number}")))
-    await until(lambda: len(server.broker.queue_names()) == 400 and server.counts("a399")[2] == 1)
+    await until(lambda: len(server.broker.catalog.queue_names()) == 400 and server.counts("a399")[2] == 1)
     await other.call(consume("a399"), methods.BasicConsumeOk)
     client.lose()
-    assert len(server.broker.queue_names()) == 400
+    assert len(server.broker.catalog.queue_names()) == 400
     left = 400
     while left > 1:
         await asyncio.sleep(0)
-        assert left - len(server.broker.queue_names()) <= 100
-        left = len(server.broker.queue_names())
+        assert left - len(server.broker.catalog.queue_names()) <= 100
+        left = len(server.broker.catalog.queue_names())
     await settle()
     # Somebody else consumes from it.
-    assert server.broker.queue_names() == ["a399"]
+    assert server.broker.catalog.queue_names() == ["a399"]
 
 
 # -- auto-delete queues -----------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ async def test_an_auto_delete_queue_is_gone_before_anybody_else_can_subscribe(
     leave(first)
     second.feed(on(1, consume("q", "next")), message(b"confirmed?", "q"))
     assert (await second.expect(methods.ChannelClose)).reply_text == "NOT_FOUND - no queue 'q' in vhost '/'"
-    assert server.broker.queue_names() == []
+    assert server.broker.catalog.queue_names() == []
 
 
 async def test_a_queue_that_took_the_name_of_an_auto_delete_one_stays(server: Server) -> None:
@@ -200,10 +200,10 @@ async def test_a_queue_that_took_the_name_of_an_auto_delete_one_stays(server: Se
     assert server.counts() == (1, 0, 0)
 
 
-async def test_an_auto_delete_queue_stays_for_a_consumer_of_another_door(server: Server) -> None:
+async def test_an_auto_delete_queue_stays_for_a_consumer_of_another_protocol(server: Server) -> None:
     first = await with_queue(server, is_auto_delete=True)
     await first.call(consume("q"), methods.BasicConsumeOk)
-    server.broker.subscribe("q", lambda deliveries: None)
+    server.broker.subscribing.subscribe("q", lambda deliveries: None)
     first.lose()
     await settle()
     assert server.counts() == (0, 0, 1)
@@ -245,7 +245,7 @@ async def test_a_queue_that_goes_while_its_declaration_waits_for_the_disk_costs_
     server.log.gate.clear()
     client.feed(on(1, declare("q")))
     await settle()
-    deleting = asyncio.create_task(server.broker.delete_queue("q"))
+    deleting = asyncio.create_task(server.broker.declaring.delete_queue("q"))
     await settle()
     server.log.gate.set()
     await deleting
@@ -253,21 +253,21 @@ async def test_a_queue_that_goes_while_its_declaration_waits_for_the_disk_costs_
 
 
 async def test_a_queue_that_goes_while_a_message_is_read_back_for_a_get_costs_nobody_the_connection(
-    server: Server,
+    server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await with_queue(server)
     client.feed(message(b"x", "q"))
-    receive, may_go_on = server.broker.receive, asyncio.Event()
+    receive, may_go_on = server.broker.receiving.receive, asyncio.Event()
 
     async def receive_slowly(*arguments: Any, **more: Any) -> Any:
         deliveries = await receive(*arguments, **more)
         await may_go_on.wait()
         return deliveries
 
-    server.broker.receive = receive_slowly  # type: ignore[method-assign] # as if the body had to be read back first
+    monkeypatch.setattr(server.broker.receiving, "receive", receive_slowly)  # as if the body had to be read back first
     client.feed(on(1, get("q")))
     await settle()
-    await server.broker.delete_queue("q")
+    await server.broker.declaring.delete_queue("q")
     may_go_on.set()
     assert (await client.expect(methods.BasicGetOk)).message_count == 0
     assert await client.content() == b"x"

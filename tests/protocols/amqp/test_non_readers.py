@@ -10,10 +10,11 @@ import pytest
 
 from smista.engine import Publication
 from smista.errors import LowMemory
-from smista.protocols.amqp import methods, non_readers
-from smista.protocols.amqp.door import AmqpSettings
-from smista.protocols.amqp.frames import HEARTBEAT_FRAME
-from smista.protocols.amqp.outgoing import PROGRESS_BYTES_PER_S
+from smista.protocols.amqp import non_readers
+from smista.protocols.amqp.progress import PROGRESS_BYTES_PER_S
+from smista.protocols.amqp.settings import AmqpSettings
+from smista.protocols.amqp.wire import methods
+from smista.protocols.amqp.wire.frames import HEARTBEAT_FRAME
 from tests.engine.bench import SETTINGS
 from tests.protocols.amqp.in_process import Client, Server
 from tests.protocols.amqp.raw import on
@@ -31,8 +32,8 @@ GET = methods.BasicGet(0, "q", False)
 async def server() -> AsyncIterator[Server]:
     settings = msgspec.structs.replace(SETTINGS, memory_bytes_max=MEMORY_BYTES)
     server = await Server().start(settings, AmqpSettings(output_timeout_s=STRETCH_S))
-    await server.broker.declare_queue("q")
-    await server.broker.publish("q", [Publication(b"x")] * 5)
+    await server.broker.declaring.declare_queue("q")
+    await server.broker.publishing.publish("q", [Publication(b"x")] * 5)
     yield server
     await server.stop()
 
@@ -41,7 +42,7 @@ async def stalled(server: Server, waiting_bytes: int, *, heartbeat: int = 0) -> 
     """Has so much waiting, and takes nothing of it."""
     client = await server.connect(heartbeat=heartbeat)
     client.wire.waiting_bytes = waiting_bytes
-    client.connection.pause_writing()
+    client.adapter.pause_writing()
     return client
 
 
@@ -49,17 +50,17 @@ async def settle(client: Client, method: methods.Method) -> None:
     await client.call(GET, methods.BasicGetOk)
     await client.content()
     client.feed(on(1, method))
-    await until(lambda: client.connection.has_settled)
+    await until(lambda: client.adapter.progress.has_settled)
 
 
 def end_stretch(*clients: Client) -> None:
     for client in clients:
-        client.connection._look_at_output()
+        client.adapter.progress.end_stretch()
 
 
 def look(server: Server) -> None:
     server.broker._keeper._judge()
-    server.door.non_readers._look_again()
+    server.amqp.shared.non_readers._look_again()
 
 
 # -- while there is memory --------------------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ async def test_who_reads_nothing_and_says_nothing_is_left_alone_for_hours(server
         assert not client.wire.was_aborted
     end_stretch(client)
     assert client.wire.was_aborted
-    await until(lambda: not server.door.connections)
+    await until(lambda: not server.amqp.shared.connections)
 
 
 @pytest.mark.parametrize("heartbeat", [3 * int(STRETCH_S) // 2, 2 * int(STRETCH_S)])
@@ -98,8 +99,8 @@ async def test_any_sign_of_life_begins_it_anew(server: Server, sign: str) -> Non
             client.wire.waiting_bytes -= PROGRESS_BYTES_PER_S * int(STRETCH_S)
         end_stretch(client)
     assert not client.wire.was_aborted
-    client.connection.resume_writing()
-    assert client.connection._stall_timer is None
+    client.adapter.resume_writing()
+    assert not client.adapter.progress.is_watching
 
 
 async def test_who_asks_and_never_reads_is_left_alone_as_long_as_others() -> None:
@@ -109,7 +110,7 @@ async def test_who_asks_and_never_reads_is_left_alone_as_long_as_others() -> Non
     assert client.wire.is_paused
     for _ in range(6):
         # Nothing can come from it: that is no missed heartbeat.
-        client.connection._beat()
+        client.adapter.times.beat()
     for _ in range(2):
         end_stretch(client)
         assert not client.wire.was_aborted
@@ -120,7 +121,7 @@ async def test_who_asks_and_never_reads_is_left_alone_as_long_as_others() -> Non
 
 async def test_a_publisher_that_the_broker_holds_up_may_be_silent(server: Server) -> None:
     client = await stalled(server, 2 * MIB, heartbeat=int(STRETCH_S))
-    client.connection._is_held = True
+    client.connection.is_paused = True
     for _ in range(10):
         end_stretch(client)
     assert not client.wire.was_aborted
@@ -132,7 +133,7 @@ async def test_a_publisher_that_the_broker_holds_up_may_be_silent(server: Server
 async def test_who_does_not_read_is_cut_off_though_it_sends_heartbeats(server: Server) -> None:
     clients = [await stalled(server, 15 * MIB, heartbeat=int(STRETCH_S)) for _ in range(8)]
     look(server)
-    assert isinstance(server.broker.refusal, LowMemory)
+    assert isinstance(server.broker.intake.refusal, LowMemory)
     assert not any(client.wire.was_aborted for client in clients), "they have had no time to read"
     for client in clients:
         client.feed(HEARTBEAT_FRAME)
@@ -140,7 +141,7 @@ async def test_who_does_not_read_is_cut_off_though_it_sends_heartbeats(server: S
     look(server)
     assert [client.wire.was_aborted for client in clients].count(False) == 1, "a quarter of memory may wait"
     look(server)
-    assert server.broker.refusal is None
+    assert server.broker.intake.refusal is None
 
 
 async def test_the_largest_go_first_and_those_who_settle_messages_last(server: Server) -> None:
@@ -151,7 +152,7 @@ async def test_the_largest_go_first_and_those_who_settle_messages_last(server: S
     end_stretch(*clients)
     look(server)
     assert [client.wire.was_aborted for client in clients] == [False, True, True, True]
-    settling.connection.watch_output()
+    settling.adapter.progress.watch()
     others = [await stalled(server, 95 * MIB)]
     end_stretch(settling, *others)
     look(server)
@@ -173,9 +174,9 @@ async def test_to_settle_messages_does_not_protect_for_ever(server: Server) -> N
 @pytest.mark.parametrize("method", [methods.BasicNack(1, False, True), methods.BasicReject(1, True)])
 async def test_to_give_back_is_to_settle(server: Server, method: methods.Method) -> None:
     client = await stalled(server, MIB)
-    assert not client.connection.has_settled
+    assert not client.adapter.progress.has_settled
     await settle(client, method)
-    assert client.connection.has_settled
+    assert client.adapter.progress.has_settled
 
 
 async def test_who_reads_is_left_alone(server: Server) -> None:
@@ -189,11 +190,11 @@ async def test_who_reads_is_left_alone(server: Server) -> None:
 async def test_who_keeps_little_is_left_alone_where_memory_is_low_for_another_reason(server: Server) -> None:
     """Slow consumers are the way out of it."""
     clients = [await stalled(server, 5 * MIB) for _ in range(4)]
-    server.broker.count_in_memory(lambda: MEMORY_BYTES)
+    server.broker.intake.count_in_memory(lambda: MEMORY_BYTES)
     for _ in range(3):
         end_stretch(*clients)
         look(server)
-    assert isinstance(server.broker.refusal, LowMemory)
+    assert isinstance(server.broker.intake.refusal, LowMemory)
     assert not any(client.wire.was_aborted for client in clients)
 
 
@@ -205,7 +206,7 @@ async def test_many_who_each_keep_too_little_to_be_held_back_are_cut_off_too(ser
     look(server)
     reader.wire.waiting_bytes = 0
     end_stretch(*clients, reader)
-    assert reader.connection._stall_timer is None
+    assert not reader.adapter.progress.is_watching
     look(server)
     assert sum(not client.wire.was_aborted for client in clients) == 25
     assert not reader.wire.was_aborted
@@ -214,7 +215,7 @@ async def test_many_who_each_keep_too_little_to_be_held_back_are_cut_off_too(ser
 async def test_the_refusal_names_what_waits_to_be_read(server: Server) -> None:
     await stalled(server, MEMORY_BYTES + 1)
     look(server)
-    text = str(server.broker.refusal)
+    text = str(server.broker.intake.refusal)
     assert f" 0 of what is coming in, {MEMORY_BYTES + 1} that clients have not read yet;" in text
     assert "queued" not in text
 

@@ -12,10 +12,12 @@ import struct
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from smista.protocols.amqp import methods
-from smista.protocols.amqp.frames import HEAD
+from smista.protocols.amqp.reply_to import REPLY_TO
+from smista.protocols.amqp.wire import methods
+from smista.protocols.amqp.wire.content import BasicProperties, write_properties
+from smista.protocols.amqp.wire.frames import HEAD
 from tests.protocols.amqp.in_process import Client, Server, settle
-from tests.protocols.amqp.raw import declare, frame, head, message, on, part, publish
+from tests.protocols.amqp.raw import consume, declare, frame, head, message, on, part, publish
 
 QUEUES = ("q", "r", "full")
 KEYS = (*QUEUES, "nowhere")
@@ -93,7 +95,7 @@ async def outcome(pieces: list[bytes]) -> tuple[dict[str, list[tuple[bytes, byte
     answers = await _answers(client)
     held = {}
     for queue in QUEUES:
-        deliveries = await server.broker.receive(queue, 1000)
+        deliveries = await server.broker.receiving.receive(queue, 1000)
         held[queue] = [
             (one.body, one.envelope.properties, one.envelope.routing_key, one.priority) for one in deliveries
         ]
@@ -149,9 +151,25 @@ async def test_a_pattern_is_used() -> None:
     client.feed(on(1, declare("q")))
     await client.expect(methods.QueueDeclareOk)
     client.feed(b"".join(message(b"x" * size, "q") for size in (3, 3, 4, 4, 9)))
-    assert client.connection._pattern is not None
-    bodies, end = client.connection._pattern.match(message(b"y" * 5, "q") + message(b"z", "q"), 0, 100, 9)
+    assert client.connection._scanner.pattern is not None
+    bodies, end = client.connection._scanner.pattern.match(message(b"y" * 5, "q") + message(b"z", "q"), 0, 100, 9)
     assert bodies == [b"yyyyy", b"z"]
     assert end == len(message(b"y" * 5, "q") + message(b"z", "q"))
-    assert [one.body for one in await server.broker.receive("q", 10)] == [b"x" * size for size in (3, 3, 4, 4, 9)]
+    assert [one.body for one in await server.broker.receiving.receive("q", 10)] == [
+        b"x" * size for size in (3, 3, 4, 4, 9)
+    ]
+    await server.stop()
+
+
+async def test_a_pattern_does_not_outlive_the_reply_consumer_that_it_names() -> None:
+    server = await Server().start()
+    client = await server.connect()
+    await client.call(declare("q"), methods.QueueDeclareOk)
+    await client.call(consume(REPLY_TO, "t", is_no_ack=True), methods.BasicConsumeOk)
+    asking = message(b"x", "q", properties=write_properties(BasicProperties(reply_to=REPLY_TO)))
+    client.feed(asking * 2)
+    await client.call(methods.BasicCancel("t", False), methods.BasicCancelOk)
+    client.feed(asking)
+    assert "fast reply consumer does not exist" in (await client.expect(methods.ChannelClose)).reply_text
+    assert server.counts() == (2, 0, 0)
     await server.stop()

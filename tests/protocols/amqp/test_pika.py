@@ -65,7 +65,7 @@ def test_messages_are_declared_for_published_with_confirms_and_consumed(place: P
 def test_properties_and_headers_come_back_as_they_were(place: Place, channel: Any) -> None:
     queue = place.name()
     channel.queue_declare(queue)
-    said = pika.BasicProperties(
+    given = pika.BasicProperties(
         content_type="text/plain",
         content_encoding="utf-8",
         headers={"text": "ü", "number": 1 << 40, "list": [1, {"deep": None}], "bytes": b"\xff", "flag": True},
@@ -80,10 +80,10 @@ def test_properties_and_headers_come_back_as_they_were(place: Place, channel: An
         user_id="guest",
         app_id="a",
     )
-    channel.basic_publish("", queue, "ü".encode(), said)
+    channel.basic_publish("", queue, "ü".encode(), given)
     _, properties, body = channel.basic_get(queue, auto_ack=True)
     assert body == "ü".encode()
-    assert properties == said
+    assert properties == given
 
 
 def test_a_prefetch_limits_what_is_in_flight(place: Place, connection: Any, channel: Any) -> None:
@@ -230,6 +230,7 @@ def until_the_connection_ends(connection: Any) -> None:
 # -- the broker restarts ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_what_was_confirmed_is_there_after_a_restart(mortal: ServerProcess, is_killed: bool) -> None:
     connection = pika.BlockingConnection(parameters(mortal.amqp_address))

@@ -181,6 +181,7 @@ async def test_an_error_closes_the_channel_and_not_the_connection(place: Place, 
     assert await session.publish(await session.declare(place.name()), b"x")
 
 
+@pytest.mark.slow
 async def test_what_was_confirmed_is_there_after_a_kill(mortal: ServerProcess) -> None:
     session = await Session(mortal.amqp_address).open()
     await session.call(session.channel.queue_declare, "lasting", durable=True)

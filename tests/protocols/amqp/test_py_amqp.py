@@ -146,8 +146,8 @@ def test_topic_and_headers_exchanges_choose(place: Place, plain: Any) -> None:
     for key in ("orders.open", "orders.paid", "orders.eu.north.paid"):
         channel.basic_publish_confirm(amqp.Message(key), exchange=topic, routing_key=key)
     for body, size in (("no", 6), ("yes", 5)):
-        said = {"kind": "order", "size": size, "more": None}
-        channel.basic_publish_confirm(amqp.Message(body, application_headers=said), exchange=headers)
+        given = {"kind": "order", "size": size, "more": None}
+        channel.basic_publish_confirm(amqp.Message(body, application_headers=given), exchange=headers)
     assert [message.body for message in take(plain, channel, queue, 3)] == [
         "orders.paid",
         "orders.eu.north.paid",
@@ -164,6 +164,7 @@ def test_the_channel_goes_and_the_connection_stays(place: Place, plain: Any) -> 
     assert plain.channel().queue_declare(queue, passive=True).message_count == 0
 
 
+@pytest.mark.slow
 def test_what_was_confirmed_is_there_after_a_kill(mortal: ServerProcess) -> None:
     connection = connect(mortal.amqp_address)
     channel = connection.channel()

@@ -14,7 +14,7 @@ def fill(channel: Channel, queue: str, count: int) -> None:
 
 
 def taken(channel: Channel, queue: str) -> list[tuple[bytes, bool]]:
-    """Everything in the queue, each with whether it is said to have been delivered before."""
+    """Everything in the queue, each with whether it is marked as delivered before."""
     channel.settle(queue)
     found = []
     while (message := channel.get(queue, no_ack=True)) is not None:
@@ -576,7 +576,7 @@ def test_a_consumer_timeout_takes_the_message_back(here: Place) -> None:
 
 
 def test_without_a_consumer_timeout_a_message_is_held_as_long_as_its_channel_lives(here: Place) -> None:
-    """The lease of queues made through other doors, too, is the channel's life."""
+    """The lease of queues made over other protocols, too, is the channel's life."""
     with here.connect() as holder, here.connect() as other:
         channel, taker = holder.channel(), other.channel()
         queue = channel.declare(here.name())

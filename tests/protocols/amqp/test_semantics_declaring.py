@@ -10,7 +10,7 @@ import pytest
 from tests.protocols.amqp.peer import Basic, Channel, Closed, Confirm, Exchange, Peer, Queue
 from tests.protocols.amqp.places import Place
 from tests.protocols.http.caller import Caller
-from tests.server_process import ServerProcess
+from tests.served import Served
 from tests.waiting import with_more_time
 
 Refused = Callable[..., str]
@@ -36,7 +36,7 @@ def test_a_queue_is_declared_again_with_the_same_flags(place: Place, channel: Ch
         assert channel.declare(queue, **flags) == queue
 
 
-def test_a_queue_for_which_a_policy_holds_is_declared_again_as_before(here: Place, smista: ServerProcess) -> None:
+def test_a_queue_for_which_a_policy_holds_is_declared_again_as_before(here: Place, smista: Served) -> None:
     queue = here.name()
     arguments = {"x-message-ttl": 60_000}
     with here.connect() as peer:
@@ -567,6 +567,7 @@ def test_publishing_does_not_keep_a_queue_from_expiring(place: Place, peer: Peer
     wait_until_gone(peer, channel.declare(place.name(), {"x-expires": 300}))
 
 
+@pytest.mark.slow
 def test_looking_at_a_queue_keeps_it_from_expiring(place: Place, peer: Peer) -> None:
     for attempt in with_more_time(2_000, 20_000, errors=(Closed,)):
         with attempt as expires_ms:

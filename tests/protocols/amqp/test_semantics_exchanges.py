@@ -165,9 +165,9 @@ def test_arguments_of_a_binding_take_no_more_than_64_kib(
         Queue.Bind(queue=queue, exchange=source, routing_key="", arguments=arguments),
         Exchange.Bind(source=source, destination=target, routing_key="", arguments=arguments),
     ):
-        said = refused(bind)
-        assert said.startswith("channel 406 PRECONDITION_FAILED - ")
-        assert "is the most" in said
+        refusal = refused(bind)
+        assert refusal.startswith("channel 406 PRECONDITION_FAILED - ")
+        assert "is the most" in refusal
     channel.call(Queue.Unbind(queue=queue, exchange=source, routing_key="", arguments=arguments), Queue.UnbindOk)
 
 

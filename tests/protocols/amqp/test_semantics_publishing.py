@@ -446,7 +446,7 @@ def test_a_large_body_comes_back_as_it_was(place: Place, channel: Channel) -> No
     assert delivered.body == body
 
 
-def test_a_body_over_the_limit_of_a_queue_of_another_door_closes_the_channel(here: Place) -> None:
+def test_a_body_over_the_limit_of_a_queue_of_another_protocol_closes_the_channel(here: Place) -> None:
     queue = here.name()
     with Client(here.server.url) as client, here.connect() as peer:
         client.declare_queue(queue)

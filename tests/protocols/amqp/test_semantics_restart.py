@@ -6,8 +6,12 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import pytest
+
 from tests.protocols.amqp.peer import Channel, Exchange, Peer, Queue
 from tests.server_process import ServerProcess
+
+pytestmark = pytest.mark.slow
 
 
 def restart(server: ServerProcess, before: Channel) -> Channel:

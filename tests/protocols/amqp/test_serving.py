@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from smista.protocols.amqp import methods
-from smista.protocols.amqp.methods import Method
+from smista.protocols.amqp.wire import methods
+from smista.protocols.amqp.wire.methods import Method
 from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import CLOSE_CHANNEL, consume, declare, get, message, on
 from tests.waiting import until
@@ -87,7 +87,7 @@ async def test_what_was_dealt_out_comes_back_in_order_after_a_restart(server: Se
     await server.broker.durable()
     await server.stop()
     await server.start()
-    left = await server.broker.receive("q", 9)
+    left = await server.broker.receiving.receive("q", 9)
     assert [(delivery.body, delivery.delivery_count) for delivery in left] == [
         (b"%d" % each, 2) for each in range(1, 6)
     ]
@@ -144,9 +144,9 @@ async def test_a_queues_time_begins_when_its_last_consumer_leaves(server: Server
     for _ in range(2):
         server.pass_time(ALMOST_MS // 2)
         await settle_timers(server)
-        assert server.broker.has_queue("q")
+        assert server.broker.catalog.has_queue("q")
     server.pass_time(EXPIRES_MS)
-    await until(lambda: not server.broker.has_queue("q"))
+    await until(lambda: not server.broker.catalog.has_queue("q"))
 
 
 async def settle_timers(server: Server) -> None:

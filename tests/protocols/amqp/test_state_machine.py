@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from smista.engine import QueueSettings
-from smista.protocols.amqp import methods
-from smista.protocols.amqp.door import AmqpSettings
-from smista.protocols.amqp.frames import HEADER
+from smista.protocols.amqp.settings import AmqpSettings
+from smista.protocols.amqp.wire import methods
+from smista.protocols.amqp.wire.channel import ChannelState
+from smista.protocols.amqp.wire.frames import HEADER
 from tests.engine.bench import SETTINGS
 from tests.logged import logged
 from tests.protocols.amqp.in_process import Client, Server, settle
@@ -72,7 +73,7 @@ TRANSCRIPT = b"".join(
 
 
 async def _answer(server: Server, *pieces: bytes) -> bytes:
-    client = Client(server.door)
+    client = Client(server.amqp)
     for piece in pieces:
         client.feed(piece)
         await asyncio.sleep(0)
@@ -84,7 +85,7 @@ async def _answer(server: Server, *pieces: bytes) -> bytes:
 
 
 async def test_a_whole_session_in_one_read(server: Server) -> None:
-    client = Client(server.door)
+    client = Client(server.amqp)
     client.feed(TRANSCRIPT)
     await client.expect_all(
         methods.ConnectionStart,
@@ -141,7 +142,7 @@ async def test_the_largest_body_and_one_byte_more() -> None:
 
 
 async def test_a_body_is_delivered_in_frames_no_larger_than_agreed(server: Server) -> None:
-    client = Client(server.door)
+    client = Client(server.amqp)
     client.feed(HELLO, start_ok(), tune_ok(frame_max=4096), OPEN, OPEN_CHANNEL, on(1, declare("q")))
     for _ in range(5):
         await client.frame()
@@ -209,31 +210,33 @@ async def test_an_exclusive_queue_whose_declarer_is_gone_before_it_is_on_disk_go
     client.lose()
     server.log.gate.set()
     other = await server.connect()
-    await until(lambda: "mine" not in server.broker.queue_names())
-    assert server.door.exclusive == {}
+    await until(lambda: "mine" not in server.broker.catalog.queue_names())
+    assert server.amqp.shared.queues.owners == {}
     other.feed(on(1, QOS))
     await other.expect(methods.BasicQosOk)
 
 
 @pytest.mark.parametrize("is_no_ack", [True, False])
-async def test_a_message_that_was_got_by_somebody_who_is_gone_goes_back(server: Server, is_no_ack: bool) -> None:
+async def test_a_message_that_was_got_by_somebody_who_is_gone_goes_back(
+    server: Server, is_no_ack: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = await server.connect()
     client.feed(on(1, declare("q")), message(b"x", "q"), on(1, QOS))
     await client.expect_all(methods.QueueDeclareOk, methods.BasicQosOk)
-    receive, may_go_on = server.broker.receive, asyncio.Event()
+    receive, may_go_on = server.broker.receiving.receive, asyncio.Event()
 
     async def receive_slowly(*arguments: Any, **more: Any) -> Any:
         deliveries = await receive(*arguments, **more)
         await may_go_on.wait()
         return deliveries
 
-    server.broker.receive = receive_slowly  # type: ignore[method-assign] # as if the body had to be read back first
+    monkeypatch.setattr(server.broker.receiving, "receive", receive_slowly)  # as if the body had to be read back first
     client.feed(on(1, methods.BasicGet(0, "q", is_no_ack)))
     await settle()
-    assert server.broker.stats("q").in_flight == 1
+    assert server.broker.statistics.stats("q").in_flight == 1
     client.lose()
     may_go_on.set()
-    await until(lambda: server.broker.stats("q").ready == 1)
+    await until(lambda: server.broker.statistics.stats("q").ready == 1)
 
 
 @pytest.mark.parametrize("ending", ["lost", "closed", "channel closed", "cancelled"])
@@ -259,7 +262,7 @@ async def test_what_is_still_being_read_back_for_a_consumer_that_ends_goes_back(
     server.log.read = read_slowly  # type: ignore[method-assign] # a slow disk
     client.feed(on(1, methods.BasicConsume(0, "q", "me", False, is_no_ack, False, False, {})))
     await client.expect(methods.BasicConsumeOk)
-    await until(lambda: server.broker.stats("q").in_flight == 2)
+    await until(lambda: server.broker.statistics.stats("q").in_flight == 2)
     match ending:
         case "lost":
             client.lose()
@@ -269,7 +272,7 @@ async def test_what_is_still_being_read_back_for_a_consumer_that_ends_goes_back(
             client.feed(on(1, CLOSE_CHANNEL))
         case "cancelled":
             client.feed(on(1, methods.BasicCancel("me", False)))
-    assert server.broker.stats("q").ready == 2
+    assert server.broker.statistics.stats("q").ready == 2
     may_read.set()
     await settle()
     other = await server.connect()
@@ -285,7 +288,7 @@ async def test_what_was_declared_or_got_when_the_connection_is_closed_is_not_ans
     server.log.gate.clear()
     client.feed(on(1, declare("q")))
     await settle()
-    client.connection.force_close()
+    client.adapter.force_close()
     server.log.gate.set()
     closed = await client.expect(methods.ConnectionClose)
     assert closed.reply_text == "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
@@ -293,7 +296,7 @@ async def test_what_was_declared_or_got_when_the_connection_is_closed_is_not_ans
     assert client.has_nothing
     client.feed(on(0, methods.ConnectionCloseOk()))
     assert client.wire.is_closed
-    assert "q" in server.broker.queue_names()
+    assert "q" in server.broker.catalog.queue_names()
 
 
 async def test_a_confirm_comes_when_the_message_is_on_disk(server: Server) -> None:
@@ -334,7 +337,7 @@ async def test_what_becomes_durable_too_late_is_confirmed_to_nobody(server: Serv
     await server.broker.durable()
     await settle()
     assert client.has_nothing
-    assert server.broker.stats("q").ready == 1
+    assert server.broker.statistics.stats("q").ready == 1
 
 
 async def test_publishing_waits_when_the_log_is_behind() -> None:
@@ -347,29 +350,31 @@ async def test_publishing_waits_when_the_log_is_behind() -> None:
     assert client.wire.is_paused
     client.feed(message(b"later", "q"))
     await settle()
-    assert server.broker.stats("q").ready == 1
+    assert server.broker.statistics.stats("q").ready == 1
     server.log.gate.set()
     assert await client.expect(methods.BasicAck) == methods.BasicAck(1, False)
     assert await client.expect(methods.BasicAck) == methods.BasicAck(2, False)
     await server.stop()
 
 
-async def test_a_method_after_publishes_is_waited_for_even_when_the_log_is_behind() -> None:
+async def test_a_method_after_publishes_is_waited_for_even_when_the_log_is_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     server = await Server().start(msgspec.structs.replace(SETTINGS, waiting_bytes_max=1000, block_bytes_max=1024))
     client = await server.connect()
     client.feed(on(1, declare("q")))
     await client.expect(methods.QueueDeclareOk)
-    purge, may_go_on = server.broker.purge, asyncio.Event()
+    purge, may_go_on = server.broker.declaring.purge, asyncio.Event()
 
     async def purge_slowly(*arguments: Any, **more: Any) -> int:
         await may_go_on.wait()
         return await purge(*arguments, **more)
 
-    server.broker.purge = purge_slowly  # type: ignore[method-assign] # so that the log catches up before it
+    monkeypatch.setattr(server.broker.declaring, "purge", purge_slowly)  # so that the log catches up before it
     server.log.gate.clear()
     client.feed(message(bytes(2000), "q"), on(1, methods.QueuePurge(0, "q", False)), on(1, QOS))
     server.log.gate.set()
-    await server.broker.room()
+    await server.broker.intake.room()
     await settle()
     assert client.has_nothing
     may_go_on.set()
@@ -385,7 +390,7 @@ async def test_a_connection_lost_while_the_log_is_behind_gives_back_what_it_held
     server.log.gate.clear()
     client.feed(message(bytes(2000), "q"))
     client.lose()
-    assert server.broker.stats("q").ready == 2
+    assert server.broker.statistics.stats("q").ready == 2
     await server.stop()
 
 
@@ -408,7 +413,7 @@ async def test_a_log_that_fails_ends_the_connection_and_confirms_nothing(server:
 async def test_a_message_that_is_refused_when_it_is_handed_over_closes_the_channel_that_published_it(
     server: Server,
 ) -> None:
-    await server.broker.declare_queue("small", QueueSettings(body_bytes_max=10))
+    await server.broker.declaring.declare_queue("small", QueueSettings(body_bytes_max=10))
     client = await server.connect(channels=3)
     client.feed(on(1, methods.ConfirmSelect(False)), on(3, methods.ConfirmSelect(False)), on(3, declare("q")))
     await client.expect_all(methods.ConfirmSelectOk, methods.ConfirmSelectOk, methods.QueueDeclareOk)
@@ -423,8 +428,8 @@ async def test_a_message_that_is_refused_when_it_is_handed_over_closes_the_chann
     assert (number, closed.reply_code, closed.class_id, closed.method_id) == (1, 406, 60, 40)
     assert (await client.method())[0] == 2
     assert await client.method() == (3, methods.BasicAck(1, False))
-    assert server.broker.stats("small").ready == 1
-    assert server.broker.stats("q").ready == 1
+    assert server.broker.statistics.stats("small").ready == 1
+    assert server.broker.statistics.stats("q").ready == 1
 
 
 async def test_what_is_refused_is_nacked_and_each_tag_is_answered_once(server: Server) -> None:
@@ -464,7 +469,7 @@ async def test_an_error_of_ours_is_told_and_logged(
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(client.connection.channels[1], "header", fail)
+    monkeypatch.setattr(ChannelState, "header", fail)
     client.feed(publish("q"), head(0))
     closed = await client.expect(methods.ConnectionClose)
     assert closed.reply_code == 541
@@ -481,26 +486,26 @@ async def test_after_its_end_a_connection_takes_nothing(server: Server) -> None:
     client.feed(on(0, CLOSE), message(b"x", "q"), on(0, CLOSE), b"garbage")
     await client.expect(methods.ConnectionCloseOk)
     assert client.has_nothing
-    assert server.broker.stats("q").depth == 0
+    assert server.broker.statistics.stats("q").depth == 0
 
 
 async def test_the_end_may_come_twice(server: Server) -> None:
     client = await server.connect()
     client.feed(on(1, methods.QueueDeclare(0, "mine", False, False, True, False, False, {})))
     await client.expect(methods.QueueDeclareOk)
-    client.connection.force_close()
-    client.connection.force_close()
+    client.adapter.force_close()
+    client.adapter.force_close()
     client.lose()
     await settle()
-    assert server.door.connections == set()
-    assert server.door.exclusive == {}
-    assert "mine" not in server.broker.queue_names()
+    assert server.amqp.shared.connections == set()
+    assert server.amqp.shared.queues.owners == {}
+    assert "mine" not in server.broker.catalog.queue_names()
 
 
 async def test_a_client_that_never_agrees_to_a_close_is_cut_off(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smista.protocols.amqp.connection.CLOSE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("smista.protocols.amqp.times.CLOSE_TIMEOUT_S", 0.01)
     client = await server.connect()
     client.feed(on(7, QOS))
     await client.expect(methods.ConnectionClose)
@@ -513,7 +518,7 @@ async def test_stopping_confirms_what_was_taken_and_takes_nothing_more(server: S
     await client.expect_all(methods.QueueDeclareOk, methods.ConfirmSelectOk)
     server.log.gate.clear()
     client.feed(message(b"taken", "q"))
-    draining = asyncio.create_task(server.door.drain())
+    draining = asyncio.create_task(server.amqp.drain())
     await settle()
     client.feed(message(b"too late", "q"))
     server.log.gate.set()
@@ -522,7 +527,7 @@ async def test_stopping_confirms_what_was_taken_and_takes_nothing_more(server: S
     assert closed.reply_code == 320
     client.feed(on(0, methods.ConnectionCloseOk()))
     await draining
-    assert server.broker.stats("q").ready == 1
+    assert server.broker.statistics.stats("q").ready == 1
 
 
 # -- publishes are refused --------------------------------------------------------------------------------------------
@@ -534,18 +539,18 @@ async def test_a_publisher_is_blocked_while_publishes_are_refused_and_loses_noth
     client.feed(on(1, declare("q"), methods.ConfirmSelect(False)), message(b"0", "q"))
     await client.expect_all(methods.QueueDeclareOk, methods.ConfirmSelectOk, methods.BasicAck)
     server.log.free = 0
-    await until(lambda: server.broker.refusal is not None)
+    await until(lambda: server.broker.intake.refusal is not None)
     client.feed(publish("q"), head(1))
     client.feed(part(b"1"), message(b"2", "q"))
     assert await client.expect(methods.ConnectionBlocked) == methods.ConnectionBlocked("low on disk")
     assert client.wire.is_paused
     await settle()
     assert client.has_nothing
-    assert server.broker.stats("q").ready == 1
+    assert server.broker.statistics.stats("q").ready == 1
     server.log.free = 1 << 40
     await client.expect(methods.ConnectionUnblocked)
     assert await client.expect(methods.BasicAck) == methods.BasicAck(3, True)
-    assert server.broker.stats("q").ready == 3
+    assert server.broker.statistics.stats("q").ready == 3
     await server.stop()
 
 
@@ -555,7 +560,7 @@ async def test_a_message_whose_parts_come_before_and_after_the_refusal_is_not_lo
     client.feed(on(1, declare("q")), publish("q"), head(2), part(b"a"))
     await client.expect(methods.QueueDeclareOk)
     server.log.free = 0
-    await until(lambda: server.broker.refusal is not None)
+    await until(lambda: server.broker.intake.refusal is not None)
     client.feed(part(b"b"))
     await client.expect(methods.ConnectionBlocked)
     server.log.free = 1 << 40
@@ -577,10 +582,10 @@ async def test_a_transaction_waits_until_publishes_are_taken() -> None:
     server.broker._keeper._judge()
     await settle()
     assert client.has_nothing
-    assert server.broker.stats("q").ready == 0
+    assert server.broker.statistics.stats("q").ready == 0
     server.log.free = 1 << 40
     await client.expect(methods.TxCommitOk)
-    assert server.broker.stats("q").ready == 1
+    assert server.broker.statistics.stats("q").ready == 1
     await server.stop()
 
 
@@ -590,7 +595,7 @@ async def test_consuming_goes_on_while_publishes_are_refused() -> None:
     client.feed(on(1, declare("q")), message(b"1", "q"), message(b"2", "q"))
     await client.expect(methods.QueueDeclareOk)
     server.log.free = 0
-    await until(lambda: server.broker.refusal is not None)
+    await until(lambda: server.broker.intake.refusal is not None)
     # A consumer on the connection that is held back, and one on another that has published nothing.
     client.feed(message(b"3", "q"))
     await client.expect(methods.ConnectionBlocked)
@@ -603,7 +608,7 @@ async def test_consuming_goes_on_while_publishes_are_refused() -> None:
         other.feed(on(1, methods.BasicAck(delivered.delivery_tag, False)))
     await settle()
     assert other.has_nothing
-    assert server.broker.stats("q").depth == 0
+    assert server.broker.statistics.stats("q").depth == 0
     await server.stop()
 
 
@@ -611,20 +616,20 @@ async def test_consuming_goes_on_while_publishes_are_refused() -> None:
 async def test_a_blocked_publisher_can_be_lost_or_told_that_the_broker_stops(is_lost: bool) -> None:
     server = await Server().start(LOW_DISK)
     server.log.free = 0
-    await until(lambda: server.broker.refusal is not None)
+    await until(lambda: server.broker.intake.refusal is not None)
     client = await server.connect()
     client.feed(message(b"3", "q"))
     await client.expect(methods.ConnectionBlocked)
     if is_lost:
         client.lose()
         await settle()
-        assert client.connection._waiting is None
+        assert not client.adapter._waiting.is_busy
     else:
-        draining = asyncio.create_task(server.door.drain())
+        draining = asyncio.create_task(server.amqp.drain())
         assert (await client.expect(methods.ConnectionClose)).reply_code == 320
         client.feed(on(0, methods.ConnectionCloseOk()))
         await draining
-    assert server.door.connections == set()
+    assert server.amqp.shared.connections == set()
     await server.stop()
 
 
@@ -635,18 +640,18 @@ async def test_nothing_is_delivered_to_a_full_connection_until_it_is_read_from(s
     client = await server.connect()
     client.feed(on(1, declare("q")), on(1, methods.BasicConsume(0, "q", "me", False, True, False, False, {})))
     await client.expect_all(methods.QueueDeclareOk, methods.BasicConsumeOk)
-    client.connection.pause_writing()
+    client.adapter.pause_writing()
     client.feed(message(b"1", "q"), message(b"2", "q"), on(1, QOS))
     await client.expect(methods.BasicQosOk)
     await settle()
     assert client.has_nothing
-    assert server.broker.stats("q").ready == 2
-    client.connection.resume_writing()
+    assert server.broker.statistics.stats("q").ready == 2
+    client.adapter.resume_writing()
     for body in (b"1", b"2"):
         await client.expect(methods.BasicDeliver)
         assert await client.content() == body
     await settle()
-    assert server.broker.stats("q").depth == 0
+    assert server.broker.statistics.stats("q").depth == 0
 
 
 @pytest.mark.parametrize("is_no_ack", [True, False])
@@ -657,29 +662,29 @@ async def test_a_consumer_without_a_limit_gets_as_much_as_fits_and_the_rest_when
     body = bytes(64 << 10)
     client.feed(on(1, declare("q")), *[message(body, "q")] * 400)
     await client.expect(methods.QueueDeclareOk)
-    await until(lambda: server.broker.stats("q").ready == 400)
+    await until(lambda: server.broker.statistics.stats("q").ready == 400)
     write = client.wire.write
 
     def write_into_nothing(data: bytes | bytearray | memoryview) -> None:
         """What is written stays in the buffer."""
         write(data)
         client.wire.waiting_bytes += len(data)
-        if client.wire.waiting_bytes > 1 << 20 and not client.connection._is_transport_full:
-            client.connection.pause_writing()
+        if client.wire.waiting_bytes > 1 << 20 and not client.adapter.output.is_transport_full:
+            client.adapter.pause_writing()
 
     client.wire.write = write_into_nothing  # type: ignore[method-assign] # a socket that nobody reads
     client.feed(on(1, methods.BasicConsume(0, "q", "me", False, is_no_ack, False, False, {})))
     await client.expect(methods.BasicConsumeOk)
     await settle()
-    stats = server.broker.stats("q")
+    stats = server.broker.statistics.stats("q")
     assert stats.ready > 250
     assert stats.in_flight == (0 if is_no_ack else 400 - stats.ready)
     client.wire.write = write  # type: ignore[method-assign] # and somebody reads again
-    client.connection.resume_writing()
+    client.adapter.resume_writing()
     for tag in range(1, 401):
         assert (await client.expect(methods.BasicDeliver)).delivery_tag == tag
         assert len(await client.content()) == len(body)
-    stats = server.broker.stats("q")
+    stats = server.broker.statistics.stats("q")
     assert (stats.ready, stats.in_flight) == (0, 0 if is_no_ack else 400)
 
 
@@ -687,15 +692,15 @@ async def test_a_consumer_without_a_limit_gets_small_messages_bit_by_bit_too(ser
     client = await server.connect()
     client.feed(on(1, declare("q")), message(b"small", "q") * 40_000)
     await client.expect(methods.QueueDeclareOk)
-    await until(lambda: server.broker.stats("q").ready == 40_000)
+    await until(lambda: server.broker.statistics.stats("q").ready == 40_000)
     client.feed(on(1, methods.BasicConsume(0, "q", "me", False, False, False, False, {})))
     await client.expect(methods.BasicConsumeOk)
-    await until(lambda: server.broker.stats("q").in_flight > 0)
-    client.connection.pause_writing()
+    await until(lambda: server.broker.statistics.stats("q").in_flight > 0)
+    client.adapter.pause_writing()
     await settle()
-    assert server.broker.stats("q").ready > 30_000
-    client.connection.resume_writing()
-    await until(lambda: server.broker.stats("q").ready == 0)
+    assert server.broker.statistics.stats("q").ready > 30_000
+    client.adapter.resume_writing()
+    await until(lambda: server.broker.statistics.stats("q").ready == 0)
 
 
 async def test_a_client_that_asks_and_never_reads_is_not_read_from_any_more() -> None:
@@ -703,7 +708,7 @@ async def test_a_client_that_asks_and_never_reads_is_not_read_from_any_more() ->
     client = await server.connect()
     client.feed(on(1, declare("q")))
     await client.expect(methods.QueueDeclareOk)
-    client.connection.pause_writing()
+    client.adapter.pause_writing()
     client.wire.waiting_bytes = 100_001
     client.feed(on(1, QOS))
     await client.expect(methods.BasicQosOk)
@@ -712,7 +717,7 @@ async def test_a_client_that_asks_and_never_reads_is_not_read_from_any_more() ->
     await settle()
     assert client.has_nothing
     client.wire.waiting_bytes = 0
-    client.connection.resume_writing()
+    client.adapter.resume_writing()
     await client.expect(methods.BasicQosOk)
     await client.expect(methods.BasicGetEmpty)
     assert not client.wire.is_paused
@@ -738,7 +743,7 @@ async def test_answers_to_what_came_in_one_read_stop_when_they_are_too_many() ->
     def write_into_nothing(data: bytes | bytearray | memoryview) -> None:
         write(data)
         client.wire.waiting_bytes += len(data)
-        client.connection.pause_writing()
+        client.adapter.pause_writing()
 
     client.wire.write = write_into_nothing  # type: ignore[method-assign] # a socket that nobody reads
     client.feed(on(1, *[GET] * 10))
@@ -747,7 +752,7 @@ async def test_answers_to_what_came_in_one_read_stop_when_they_are_too_many() ->
         await client.content()
     await settle()
     assert client.wire.is_paused
-    assert server.broker.stats("q").ready == 8
+    assert server.broker.statistics.stats("q").ready == 8
     client.lose()
     await server.stop()
 
@@ -758,11 +763,11 @@ async def test_a_no_ack_delivery_that_never_went_out_goes_back(server: Server) -
     await client.expect_all(methods.QueueDeclareOk, methods.BasicConsumeOk)
     other = await server.connect()
     other.feed(message(b"x", "q"))
-    await until(lambda: server.broker.stats("q").in_flight == 1)
+    await until(lambda: server.broker.statistics.stats("q").in_flight == 1)
     client.lose()
     await settle()
     assert client.has_nothing
-    assert server.broker.stats("q").ready == 1
+    assert server.broker.statistics.stats("q").ready == 1
 
 
 # -- heartbeats -------------------------------------------------------------------------------------------------------
@@ -774,11 +779,11 @@ async def test_silence_while_we_do_not_listen_is_nobodys_fault(server: Server) -
     client.feed(on(1, declare("q")))
     await settle()
     for _ in range(10):
-        client.connection._beat()
+        client.adapter.times.beat()
     assert not client.wire.is_closed
     server.log.gate.set()
     while (await client.frame())[0] == 8:
         pass
     for _ in range(5):
-        client.connection._beat()
+        client.adapter.times.beat()
     assert client.wire.was_aborted

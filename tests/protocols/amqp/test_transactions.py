@@ -9,8 +9,9 @@ from unittest.mock import ANY
 import pytest
 
 from smista.engine import Publication, QueueSettings
-from smista.protocols.amqp import content, methods, transaction
-from smista.protocols.amqp.publishing import CACHED_MAX
+from smista.protocols.amqp.channel import transaction
+from smista.protocols.amqp.channel.target import CACHED_MAX
+from smista.protocols.amqp.wire import content, methods
 from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import CLOSE_CHANNEL, consume, declare, get, message, on
 from tests.waiting import until
@@ -35,7 +36,7 @@ async def transactional(server: Server, *bodies: bytes) -> Client:
     client = await server.connect(channels=2)
     await client.call(declare("q"), methods.QueueDeclareOk)
     if bodies:
-        await server.broker.publish("q", [Publication(body) for body in bodies])
+        await server.broker.publishing.publish("q", [Publication(body) for body in bodies])
     await client.call(methods.TxSelect(), methods.TxSelectOk)
     return client
 
@@ -108,7 +109,7 @@ async def test_a_message_goes_where_its_exchange_led_when_it_was_published(serve
     client.feed(message(b"out", "", "x"), on(1, ACK))
     await client.call(methods.ExchangeDelete(0, "x", False, False), methods.ExchangeDeleteOk, channel=2)
     await client.call(COMMIT, methods.TxCommitOk)
-    assert [delivery.body for delivery in await server.broker.receive("q", 9)] == [b"out"]
+    assert [delivery.body for delivery in await server.broker.receiving.receive("q", 9)] == [b"out"]
 
 
 async def test_a_message_for_a_queue_that_has_gone_comes_back_if_it_is_mandatory(server: Server) -> None:
@@ -126,7 +127,7 @@ async def test_a_message_for_a_queue_that_has_gone_comes_back_if_it_is_mandatory
 
 
 async def test_a_commit_that_a_queue_refuses_settles_nothing_and_gives_back(server: Server) -> None:
-    await server.broker.declare_queue("small", QueueSettings(body_bytes_max=3))
+    await server.broker.declaring.declare_queue("small", QueueSettings(body_bytes_max=3))
     client = await transactional(server, b"one")
     await got(client)
     client.feed(message(b"too large", "small"), on(1, ACK, COMMIT))
@@ -141,8 +142,8 @@ async def test_a_commit_that_a_queue_refuses_settles_nothing_and_gives_back(serv
 async def test_a_commit_that_a_queue_refuses_when_its_connection_has_died_settles_nothing(
     server: Server, queues: list[str]
 ) -> None:
-    await server.broker.declare_queue("small", QueueSettings(body_bytes_max=3))
-    await server.broker.declare_queue("other")
+    await server.broker.declaring.declare_queue("small", QueueSettings(body_bytes_max=3))
+    await server.broker.declaring.declare_queue("other")
     client = await transactional(server, b"one")
     await client.call(
         methods.ExchangeDeclare(0, "x", "fanout", False, True, False, False, False, {}), methods.ExchangeDeclareOk
@@ -163,7 +164,7 @@ async def test_a_commit_that_a_queue_refuses_when_its_connection_has_died_settle
 
 
 async def test_a_commit_publishes_nothing_behind_the_slice_that_was_refused(server: Server) -> None:
-    await server.broker.declare_queue("small", QueueSettings(body_bytes_max=3))
+    await server.broker.declaring.declare_queue("small", QueueSettings(body_bytes_max=3))
     client = await transactional(server)
     client.feed(message(b"too large", "small"))
     for _ in range(2 * MANY):
@@ -260,7 +261,7 @@ async def test_the_bound_on_bytes_is_for_all_channels_of_a_connection(server: Se
     client.feed(on(2, methods.ChannelCloseOk()), message(bytes(300), "q", channel=1))
     await client.call(COMMIT, methods.TxCommitOk)
     assert server.counts() == (2, 0, 0)
-    assert client.connection.transacted_bytes == 0
+    assert client.ours.transacted_bytes == 0
 
 
 async def test_a_transaction_keeps_no_headers_that_were_read(server: Server) -> None:
@@ -268,9 +269,9 @@ async def test_a_transaction_keeps_no_headers_that_were_read(server: Server) -> 
     for number in range(CACHED_MAX + 10):
         headers = content.write_properties(content.BasicProperties(headers={"CC": ["q"], "n": number}))
         client.feed(message(b"", f"to {number}", properties=headers))
-    channel = client.connection.channels[1]
-    assert channel.transaction is not None
-    kept = channel.transaction._publishes
+    transaction = client.channel().transaction
+    assert transaction is not None
+    kept = transaction._publishes
     assert all(not prepared.headers and not prepared.extra_keys for _, prepared, _, _ in kept)
     assert sum(len(target.prepared) for target, _, _, _ in kept) <= 10
     await client.call(COMMIT, methods.TxCommitOk)
@@ -297,7 +298,8 @@ async def test_a_transaction_of_too_many_operations_closes_its_channel(
 
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smista.engine.leaving.SLICE_S", 0.0)
+    monkeypatch.setattr("smista.engine.slices.SLICE_S", 0.0)
+    monkeypatch.setattr("smista.engine.settling.ACKNOWLEDGED_AT_ONCE", 200)
 
 
 async def large(server: Server) -> Client:
@@ -322,7 +324,7 @@ async def test_a_very_large_commit_is_done_in_slices(server: Server) -> None:
         await asyncio.sleep(0)
     assert len(seen) > 10
     await client.expect(methods.TxCommitOk)
-    deliveries = await server.broker.receive("q", 10_000)
+    deliveries = await server.broker.receiving.receive("q", 10_000)
     assert [delivery.body for delivery in deliveries] == [b"%d" % number for number in range(MANY)]
 
 
@@ -338,7 +340,7 @@ async def test_a_commit_that_has_begun_comes_to_its_end_without_its_connection(s
 @pytest.mark.usefixtures("small_slices")
 async def test_a_very_large_rollback_is_done_in_slices(server: Server) -> None:
     client = await large(server)
-    unacked = client.connection.channels[1].unacked
+    unacked = client.channel().settling.unacked
     client.feed(on(1, ROLLBACK))
     seen = set()
     while len(unacked.receipts) < MANY:
@@ -352,7 +354,7 @@ async def test_a_very_large_rollback_is_done_in_slices(server: Server) -> None:
 @pytest.mark.usefixtures("small_slices")
 async def test_a_very_large_rollback_gives_all_back_when_its_connection_dies(server: Server) -> None:
     client = await large(server)
-    unacked = client.connection.channels[1].unacked
+    unacked = client.channel().settling.unacked
     client.feed(on(1, ROLLBACK))
     await until(lambda: 0 < len(unacked.receipts) < MANY)
     client.lose()

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from smista.engine import Publication, Receipt
-from smista.protocols.amqp import methods
-from smista.protocols.amqp.replies import ChannelClosing
-from smista.protocols.amqp.unacked import RANGES_MAX, STALE_MAX, Ranges, Unacked
+from smista.protocols.amqp.channel.unacked import RANGES_MAX, STALE_MAX, Ranges, Unacked
+from smista.protocols.amqp.wire import methods
+from smista.protocols.amqp.wire.replies import ChannelClosing
 from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import CLOSE_CHANNEL, consume, declare, on
 from tests.waiting import until
@@ -30,7 +30,9 @@ class Deliverer:
 
     def __init__(self) -> None:
         self.over: set[int] = set()
-        self.unacked = Unacked(lambda receipt: receipt.sequence not in self.over)
+        self.unacked = Unacked(
+            lambda held: self.unacked.forget(tag for tag, receipt in held.items() if receipt.sequence in self.over)
+        )
 
     def deliver(self, count: int) -> list[int]:
         first = self.unacked.last_tag + 1
@@ -58,17 +60,26 @@ def test_the_tags_of_what_is_held_stay() -> None:
 
 
 def test_one_turn_looks_at_a_few_only() -> None:
-    looked_at = []
-
-    def look(receipt: Receipt) -> bool:
-        looked_at.append(receipt)
-        return True
-
-    unacked = Unacked(look)
+    looked_at: dict[int, Receipt] = {}
+    unacked = Unacked(looked_at.update)
     unacked.receipts = {tag: Receipt(1, tag, 1) for tag in range(1, 100_001)}
     unacked.last_tag = 100_000
     unacked.delivered(1)
     assert 0 < len(looked_at) <= 1_000
+
+
+def test_an_answer_that_comes_late_is_about_what_is_still_held() -> None:
+    asked: dict[int, Receipt] = {}
+    unacked = Unacked(asked.update)
+    unacked.last_tag = MANY
+    unacked.add(1, [Receipt(1, tag, 1) for tag in range(1, MANY + 1)])
+    assert list(asked) == list(range(1, MANY + 1))
+    unacked.take(5, False)
+    unacked.forget(asked)
+    assert unacked.receipts == {}
+    assert unacked.take(6, False) == {}
+    with pytest.raises(ChannelClosing, match="unknown delivery tag 5"):
+        unacked.take(5, False)
 
 
 def test_a_forgotten_tag_can_be_settled_without_effect_and_a_settled_one_cannot() -> None:
@@ -198,17 +209,17 @@ async def holding(server: Server, count: int) -> Client:
     client = await server.connect()
     await client.call(declare("q"), methods.QueueDeclareOk)
     await client.call(consume("q"), methods.BasicConsumeOk)
-    await server.broker.publish("q", [Publication(b"%d" % number) for number in range(count)])
+    await server.broker.publishing.publish("q", [Publication(b"%d" % number) for number in range(count)])
     await client.deliveries(count)
     return client
 
 
 async def test_a_consumer_whose_deliveries_are_over_again_and_again_does_not_grow(server: Server) -> None:
     client = await holding(server, MANY)
-    unacked = client.connection.channels[1].unacked
+    unacked = client.channel().settling.unacked
     for _ in range(10):
-        [consumer] = client.connection.channels[1]._consumers.values()
-        server.broker.release_now(list(consumer.subscription.held.values()))
+        [consumer] = client.channel().consuming._consumers.values()
+        server.broker.settling.release_now(list(consumer.subscription._engines.held.values()))
         await client.deliveries(MANY)
     assert unacked.last_tag == 11 * MANY
     assert len(unacked.receipts) < 5 * MANY
@@ -226,10 +237,10 @@ async def test_tags_of_queues_that_have_gone_do_not_pile_up(server: Server) -> N
     for number in range(6):
         await client.call(declare("q"), methods.QueueDeclareOk)
         await client.call(consume("q", f"t{number}"), methods.BasicConsumeOk)
-        await server.broker.publish("q", [Publication(b"x")] * MANY)
+        await server.broker.publishing.publish("q", [Publication(b"x")] * MANY)
         await client.deliveries(MANY)
-        await server.broker.delete_queue("q")
+        await server.broker.declaring.delete_queue("q")
         await client.expect(methods.BasicCancel)
-    assert len(client.connection.channels[1].unacked.receipts) < 5 * MANY
+    assert len(client.channel().settling.unacked.receipts) < 5 * MANY
     await client.call(CLOSE_CHANNEL, methods.ChannelCloseOk)
     await settle()

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pyarrow as pa
 
 from tests.protocols.http.caller import Caller
-from tests.server_process import ServerProcess
+from tests.served import Served
 from tests.waiting import PATIENCE_S, eventually
 
 Row = dict[str, Any]
@@ -41,9 +41,11 @@ def read_rows(address: tuple[str, int], **query: object) -> list[Row]:
 
 
 def log_range(http: Caller, **query: object) -> dict[str, Any]:
+    """That of the only shard there is."""
     answer = http.rest("GET", "log", "range", **query)
     assert answer.status == 200, answer.body
-    value: dict[str, Any] = answer.value
+    [value] = answer.value["shards"]
+    assert isinstance(value, dict)
     return value
 
 
@@ -60,7 +62,7 @@ def _named(query: dict[str, object]) -> dict[str, object]:
     return {names.get(name, name): value for name, value in query.items() if value is not None}
 
 
-def reader_pid(server: ServerProcess) -> int:
+def reader_pid(server: Served) -> int:
     """The process that reads the log for others."""
     pids = re.findall(r"reading the log in bulk.* pid=(\d+)", "\n".join(server.lines))
     return int(pids[-1])

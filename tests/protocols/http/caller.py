@@ -1,4 +1,4 @@
-"""Somebody who calls the HTTP door over a real socket, in JSON or in MessagePack."""
+"""Somebody who calls HTTP over a real socket, in JSON or in MessagePack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from tests.server_process import ServerProcess
+from tests.served import Served
 from tests.waiting import PATIENCE_S
 
 CONTENT_TYPES = {"json": "application/json", "msgpack": "application/msgpack"}
@@ -156,7 +156,7 @@ def new_name(kind: str) -> str:
     return f"{kind}-{next(_numbers)}"
 
 
-def tracebacks(server: ServerProcess, since: int = 0) -> str:
+def tracebacks(server: Served, since: int = 0) -> str:
     """What the server wrote about faults of its own, from its line `since` on."""
     lines = server.lines[since:]
     starts = [number for number, line in enumerate(lines) if "Traceback" in line]

@@ -9,9 +9,10 @@ import msgspec
 
 from smista.engine import Broker
 from smista.protocols.http.formats import JSON, Format
-from smista.protocols.http.held import Held, HeldBytes
-from smista.protocols.http.staging import Staging
 from smista.protocols.http.stream import Stream
+from smista.service.held import Held, HeldBytes
+from smista.service.principal import anyone
+from smista.service.service import Service
 
 
 class Peer:
@@ -23,12 +24,11 @@ class Peer:
         self._frames: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.held = HeldBytes()
         self.stream = Stream(
-            broker,
-            Staging(lambda: broker, None),
+            Service(broker),
+            anyone("http", "test"),
             spoken,
             self._events.get,
             self._send,
-            peer="test",
             output_bytes_max=1 << 20,
             held=Held(self.held),
         )
@@ -49,8 +49,13 @@ class Peer:
 
     def _send_frame(self, frame: Any) -> None:
         data = self._spoken.encode(frame)
-        said = {"text": data.decode()} if self._spoken is JSON else {"bytes": data}
-        self._events.put_nowait({"type": "websocket.receive", **said})
+        data_of = {"text": data.decode()} if self._spoken is JSON else {"bytes": data}
+        self._events.put_nowait({"type": "websocket.receive", **data_of})
+
+    @property
+    def waiting_count(self) -> int:
+        """Of frames that it has sent and nobody has read."""
+        return self._events.qsize()
 
     async def next(self) -> Any:
         """The next frame, or the code of the close."""

@@ -123,8 +123,8 @@ def before_call(context: schemathesis.HookContext, case: Case[Any], kwargs: dict
     if not is_positive or turn % 5 == 0 or not case.path.startswith("/v1/"):
         return
     if case.path.startswith("/v1/log"):
-        # Blocks, columns and kinds made up at random are none.
-        made_up = ("from", "to", "columns", "kind")
+        # Shards, blocks, columns and kinds made up at random are none.
+        made_up = ("shard", "from", "to", "columns", "kind")
         case.query = {name: value for name, value in case.query.items() if name not in made_up}
         return
     broker = Broker(case.operation.base_url or "")

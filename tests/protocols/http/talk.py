@@ -15,7 +15,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from tests.protocols.http.caller import Caller
-from tests.server.door import HANDSHAKE, Client, Opcode, frame
+from tests.server.raw_http import HANDSHAKE, Client, Opcode, frame
 from tests.waiting import PATIENCE_S
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from smista.errors import HostNotAllowed, InvalidRequest, OriginNotAllowed
 from smista.protocols.http.access import KNOWN_HOSTS_MAX, Access, is_host, is_origin
-from smista.protocols.http.errors import HostNotAllowed, OriginNotAllowed
 
 EVIL = "https://evil.example"
 APP = "https://app.example.com"
@@ -50,6 +50,14 @@ def opened(**changed: str) -> dict[str, str]:
 )
 def test_a_name_of_loopback_and_any_address_will_do(host: str | None) -> None:
     assert Access().check(request(host)) is None
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+def test_http_1_1_needs_a_name_if_an_empty_one(kind: str) -> None:
+    with pytest.raises(InvalidRequest, match="`Host`"):
+        Access().check({**request(None, kind=kind), "http_version": "1.1"})
+    assert Access().check({**request(None), "http_version": "1.0"}) is None
+    assert Access().check({**request(""), "http_version": "1.1"}) is None
 
 
 @pytest.mark.parametrize(

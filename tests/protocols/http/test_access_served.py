@@ -23,7 +23,9 @@ from smista.protocols.http.claim_rows import ROWS_PATH
 from smista.protocols.http.routes import ROUTES
 from smista.protocols.http.staged_put import STAGE_PATH
 from tests.protocols.http.caller import Answer, Caller, new_name
-from tests.server_process import ServerProcess
+from tests.served import Served
+from tests.server.raw_http import Client
+from tests.server_thread import ServerThread
 from tests.waiting import PATIENCE_S
 
 EVIL = "https://evil.example"
@@ -43,14 +45,14 @@ EVERY_ROUTE = sorted(
 
 
 @pytest.fixture(scope="module")
-def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     """Lets the pages of one origin in. On disk, for its log to be read."""
-    flags = ("--allowed-origins", APP, "--allowed-hosts", "broker.example.com")
-    with ServerProcess(tmp_path_factory.mktemp("data"), *flags) as server:
+    data = tmp_path_factory.mktemp("data")
+    with ServerThread(data, allowed_origins=APP, allowed_hosts="broker.example.com") as server:
         yield server
 
 
-def ask(server: ServerProcess, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+def ask(server: Served, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
     with Caller(server.address) as caller:
         return caller.send(method, path, body, **headers)
 
@@ -59,16 +61,14 @@ def ask(server: ServerProcess, method: str, path: str, body: bytes | None = None
 
 
 @pytest.mark.parametrize("refused", [{"Origin": EVIL}, {"Sec_Fetch_Site": "cross-site"}, {"Host": "evil.example"}])
-def test_every_route_refuses_pages_of_others_and_names_of_others(
-    on_disk: ServerProcess, refused: dict[str, str]
-) -> None:
+def test_every_route_refuses_pages_of_others_and_names_of_others(on_disk: Served, refused: dict[str, str]) -> None:
     for method, path in EVERY_ROUTE:
         answer = ask(on_disk, method, path, b"", **refused)
         assert answer.status == 403, (method, path, answer.status)
         assert b"allowed_hosts" in answer.body or b"allowed_origins" in answer.body or method == "HEAD"
 
 
-def test_every_answer_tells_browsers_to_keep_it_to_themselves(on_disk: ServerProcess) -> None:
+def test_every_answer_tells_browsers_to_keep_it_to_themselves(on_disk: Served) -> None:
     for method, path in EVERY_ROUTE:
         for more in ({}, {"Origin": EVIL}, {"Origin": APP}):
             answer = ask(on_disk, method, path, b"", **more)
@@ -78,7 +78,7 @@ def test_every_answer_tells_browsers_to_keep_it_to_themselves(on_disk: ServerPro
             assert answer.headers.get("access-control-allow-origin") == readable_by, (method, path, more)
 
 
-def test_the_stream_refuses_them_too(on_disk: ServerProcess) -> None:
+def test_the_stream_refuses_them_too(on_disk: Served) -> None:
     url = f"ws://127.0.0.1:{on_disk.port}/v1/stream"
     for how in ({"origin": Origin(EVIL)}, {"additional_headers": {"Sec-Fetch-Site": "cross-site"}}):
         with pytest.raises(InvalidStatus) as refusal, connect(url, open_timeout=PATIENCE_S, **how):
@@ -94,7 +94,7 @@ def test_the_stream_refuses_them_too(on_disk: ServerProcess) -> None:
         assert stream.response.headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_name_that_leads_here_opens_no_stream(on_disk: ServerProcess) -> None:
+def test_a_name_that_leads_here_opens_no_stream(on_disk: Served) -> None:
     with socket.create_connection(on_disk.address, timeout=PATIENCE_S) as connection:
         connection.sendall(
             b"GET /v1/stream HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\nUpgrade: websocket\r\n"
@@ -111,7 +111,7 @@ def test_no_get_stands_for_a_command_that_changes_something() -> None:
 # -- what was tried ---------------------------------------------------------------------------------------------------
 
 
-def test_a_page_of_another_origin_reads_and_changes_nothing(server: ServerProcess, http: Caller) -> None:
+def test_a_page_of_another_origin_reads_and_changes_nothing(server: Served, http: Caller) -> None:
     victim, others = http.new_queue(), [http.new_queue() for _ in range(4)]
     http.call("queue.publish", queue=victim, message={"card": "4111"})
     delete = [json.dumps({"command": "queue.delete", "payload": {"queue": queue}}).encode() for queue in others]
@@ -137,7 +137,7 @@ def test_a_page_of_another_origin_reads_and_changes_nothing(server: ServerProces
     assert http.call("queue.stats", queue=victim)["ready"] == 1
 
 
-def test_an_sqs_client_is_refused_in_its_own_words(server: ServerProcess) -> None:
+def test_an_sqs_client_is_refused_in_its_own_words(server: Served) -> None:
     answer = ask(
         server, "POST", "/", b"{}", Host="broker", X_Amz_Target="AmazonSQS.ListQueues", Content_Type="application/json"
     )
@@ -189,7 +189,7 @@ def test_a_request_without_a_body_needs_no_content_type(http: Caller) -> None:
 # -- who is let in ----------------------------------------------------------------------------------------------------
 
 
-def test_a_page_of_an_allowed_origin_asks_first_and_then_reads_and_changes(on_disk: ServerProcess) -> None:
+def test_a_page_of_an_allowed_origin_asks_first_and_then_reads_and_changes(on_disk: Served) -> None:
     asked = ask(
         on_disk,
         "OPTIONS",
@@ -210,14 +210,14 @@ def test_a_page_of_an_allowed_origin_asks_first_and_then_reads_and_changes(on_di
         assert (answer.status, answer.headers["vary"]) == (200, "origin")
 
 
-def test_rows_of_the_log_are_read_by_pages_of_an_allowed_origin(on_disk: ServerProcess) -> None:
+def test_rows_of_the_log_are_read_by_pages_of_an_allowed_origin(on_disk: Served) -> None:
     answer = ask(on_disk, "GET", "/v1/log?columns=position", Origin=APP)
     assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, APP)
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "access-control-allow-origin" not in ask(on_disk, "GET", "/v1/log?columns=position").headers
 
 
-def test_a_name_that_is_allowed_is_served_as_a_proxy_sends_it(on_disk: ServerProcess) -> None:
+def test_a_name_that_is_allowed_is_served_as_a_proxy_sends_it(on_disk: Served) -> None:
     own = "https://broker.example.com"
     assert ask(on_disk, "GET", "/v1/queues", Host="broker.example.com").status == 200
     assert ask(on_disk, "GET", "/v1/queues", Host="broker.example.com", Origin=own).status == 200
@@ -226,7 +226,7 @@ def test_a_name_that_is_allowed_is_served_as_a_proxy_sends_it(on_disk: ServerPro
     assert ask(on_disk, "GET", "/v1/queues", Origin=own).refusal.code == "origin_not_allowed"
 
 
-def test_http_1_0_without_a_host_is_served(server: ServerProcess) -> None:
+def test_http_1_0_without_a_host_is_served(server: Served) -> None:
     with socket.create_connection(server.address, timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
@@ -249,10 +249,19 @@ def test_the_policy_lets_exactly_the_scripts_and_styles_of_the_page_run(http: Ca
     )
 
 
-def test_what_the_server_refuses_by_itself_has_the_headers_too(server: ServerProcess) -> None:
+def test_what_the_server_refuses_by_itself_has_the_headers_too(server: Served) -> None:
     connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
     connection.request("GET", "/", headers={"x": "y" * 100_000})
     answer: Any = connection.getresponse()
     assert answer.status == 431
     assert answer.getheader("x-content-type-options") == "nosniff"
     connection.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/queues", "/healthz", "/000000000000/orders", "/?Action=ListQueues"])
+def test_a_request_of_http_1_1_without_a_host_is_refused(server: Served, path: str) -> None:
+    with Client(server.address) as client:
+        client.send(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        answer = client.answer()
+    assert answer.status == 400
+    assert b"`Host`" in answer.body

@@ -13,7 +13,8 @@ import pytest
 
 from smista.protocols.http.commands import COMMANDS
 from tests.protocols.http.caller import CONTENT_TYPES, ENCODERS, Answer, Caller, new_name, tracebacks
-from tests.server_process import ServerProcess
+from tests.served import Served
+from tests.server_thread import ServerThread
 from tests.waiting import PATIENCE_S
 
 CHANGES_WITH_TIME = {
@@ -43,14 +44,14 @@ def everything(http: Caller) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
+def server() -> Iterator[ServerThread]:
     """Of its own: in queues of other tests leases run out."""
-    with ServerProcess() as server:
+    with ServerThread() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def prepared(server: ServerProcess) -> dict[str, str]:
+def prepared(server: Served) -> dict[str, str]:
     """A queue with a message that is held, one that is ready and one that is scheduled; an exchange."""
     with Caller(server.address) as http:
         queue, exchange = http.new_queue(max_priority=9, body_bytes_max=1_000), new_name("exchange")
@@ -68,7 +69,7 @@ def prepared(server: ServerProcess) -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_changes(server: ServerProcess, http: Caller, prepared: dict[str, str]) -> Iterator[None]:
+def _nothing_changes(server: Served, http: Caller, prepared: dict[str, str]) -> Iterator[None]:
     before, line_count = everything(http), len(server.lines)
     yield
     assert everything(http) == before
@@ -514,14 +515,14 @@ def test_a_handshake_that_cannot_succeed_is_told_why(
 
 
 @pytest.fixture(scope="module")
-def small() -> Iterator[ServerProcess]:
+def small() -> Iterator[ServerThread]:
     """A server that takes little."""
-    with ServerProcess(None, "--request-bytes-max", str(REQUEST_BYTES_MAX)) as server:
+    with ServerThread(request_bytes_max=REQUEST_BYTES_MAX) as server:
         yield server
     assert tracebacks(server) == ""
 
 
-def exchange_bytes(server: ServerProcess, data: bytes) -> bytes:
+def exchange_bytes(server: Served, data: bytes) -> bytes:
     """Send bytes, without an end, and read until the server closes."""
     with socket.create_connection(server.address, timeout=PATIENCE_S) as connection:
         connection.sendall(data)
@@ -530,7 +531,7 @@ def exchange_bytes(server: ServerProcess, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("path", ["/v1/command", "/v1/queues/q/messages", "/v1/ack", "/healthz"])
-def test_a_body_that_says_it_is_too_long_is_refused_before_it_is_sent(small: ServerProcess, path: str) -> None:
+def test_a_body_that_says_it_is_too_long_is_refused_before_it_is_sent(small: Served, path: str) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {REQUEST_BYTES_MAX + 1}\r\n\r\n".encode()
     answer = exchange_bytes(small, head + b"{")
     assert answer.startswith(b"HTTP/1.1 413 ")
@@ -538,14 +539,14 @@ def test_a_body_that_says_it_is_too_long_is_refused_before_it_is_sent(small: Ser
     assert str(REQUEST_BYTES_MAX).encode() in answer
 
 
-def test_a_body_that_does_not_say_its_length_is_refused_when_it_is_too_long(small: ServerProcess) -> None:
+def test_a_body_that_does_not_say_its_length_is_refused_when_it_is_too_long(small: Served) -> None:
     head = COMMAND_HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
     answer = exchange_bytes(small, head + b"10001\r\n" + b"x" * 0x10001 + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b'"code":"request_too_large"' in answer
 
 
-def test_a_body_at_the_limit_is_taken(small: ServerProcess) -> None:
+def test_a_body_at_the_limit_is_taken(small: Served) -> None:
     with Caller(small.address) as http:
         queue = http.new_queue()
         answer = http.send(
@@ -573,7 +574,7 @@ def test_a_body_at_the_limit_is_taken(small: ServerProcess) -> None:
     ],
     ids=lambda head: str(head[:60]),
 )
-def test_what_is_not_http_is_refused(small: ServerProcess, head: bytes) -> None:
+def test_what_is_not_http_is_refused(small: Served, head: bytes) -> None:
     answer = exchange_bytes(small, head + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 413 "))
     assert b'{"error":{"code":"' in answer

@@ -14,9 +14,12 @@ import pytest
 
 from tests.protocols.http.caller import Caller
 from tests.protocols.http.chromium import REBOUND, Chromium
+from tests.served import Served
 from tests.server_process import ServerProcess
 from tests.waiting import eventually
 from tools import test_clients as clients
+
+pytestmark = pytest.mark.slow
 
 SECRET = "4111-1111"
 BY_SCRIPT = ("json", "rest")
@@ -91,7 +94,7 @@ class Prey:
         for way in ("victim", "purge"):
             caller.call("queue.publish", queue=self.names[way], message={"card": SECRET})
 
-    def attack(self, chromium: Chromium, broker: ServerProcess, url: str) -> dict[str, Any]:
+    def attack(self, chromium: Chromium, broker: Served, url: str) -> dict[str, Any]:
         with chromium.open(url) as page:
             found: dict[str, Any] = page.evaluate(f"attack({json.dumps(broker.url)}, {json.dumps(self.names)})")
         return found
@@ -105,7 +108,7 @@ class Prey:
 
 
 @pytest.fixture
-def prey(broker: ServerProcess) -> Iterator[Prey]:
+def prey(broker: Served) -> Iterator[Prey]:
     with Caller(broker.address) as caller:
         yield Prey(caller)
 
@@ -113,7 +116,7 @@ def prey(broker: ServerProcess) -> Iterator[Prey]:
 # The name of this machine, so another site; and the broker's own address, so the same site with another port.
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_a_page_of_another_origin_reads_and_changes_nothing(
-    chromium: Chromium, broker: ServerProcess, site: Site, prey: Prey, host: str
+    chromium: Chromium, broker: Served, site: Site, prey: Prey, host: str
 ) -> None:
     found = prey.attack(chromium, broker, f"http://{host}:{site.port}/")
     assert prey.deleted() == set()
@@ -129,7 +132,7 @@ def test_a_page_of_another_origin_reads_and_changes_nothing(
 
 
 def test_a_page_of_an_allowed_origin_reads_and_changes(
-    chromium: Chromium, broker: ServerProcess, allowed_site: Site, prey: Prey
+    chromium: Chromium, broker: Served, allowed_site: Site, prey: Prey
 ) -> None:
     found = prey.attack(chromium, broker, f"http://localhost:{allowed_site.port}/")
     kind, status, text = found["read"]
@@ -146,7 +149,7 @@ def test_a_page_of_an_allowed_origin_reads_and_changes(
     assert other["read"] == "TypeError: Failed to fetch"
 
 
-def test_a_name_that_was_made_to_lead_here_is_no_way_in(chromium: Chromium, broker: ServerProcess, prey: Prey) -> None:
+def test_a_name_that_was_made_to_lead_here_is_no_way_in(chromium: Chromium, broker: Served, prey: Prey) -> None:
     with chromium.open(f"http://{REBOUND}:{broker.port}/v1/queues") as page:
         shown = page.evaluate("document.body.innerText")
         assert "host_not_allowed" in shown
@@ -158,7 +161,7 @@ def test_a_name_that_was_made_to_lead_here_is_no_way_in(chromium: Chromium, brok
     assert prey.deleted() == set()
 
 
-def test_our_own_page_works_under_its_policy(chromium: Chromium, broker: ServerProcess, prey: Prey) -> None:
+def test_our_own_page_works_under_its_policy(chromium: Chromium, broker: Served, prey: Prey) -> None:
     with chromium.open(f"{broker.url}/") as page:
         page.evaluate("(async () => { while (!document.querySelector('details')) await new Promise(setTimeout); })()")
         assert page.evaluate("getComputedStyle(document.querySelector('details')).borderRadius") == "6px"

@@ -10,13 +10,15 @@ import aio_pika
 import pyarrow as pa
 import pytest
 
-from smista.protocols.bulk.columns import ALWAYS_THERE, COLUMNS, KINDS
+from smista.bulk.columns import ALWAYS_THERE, COLUMNS, KINDS
 from tests.protocols.http.bulk import Row, log_range, plan, read_rows, read_table
 from tests.protocols.http.caller import Caller, Refusal, new_name
+from tests.served import Served
 from tests.server_process import ServerProcess
+from tests.server_thread import ServerThread
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:aio_pika")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:aio_pika")]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def http(server: ServerProcess) -> Iterator[Caller]:
+def http(server: Served) -> Iterator[Caller]:
     with Caller(server.address) as caller:
         yield caller
 
@@ -48,7 +50,7 @@ class Log:
         """The last row of a kind, without what every row has."""
         row = self.rows(kind=kind)[-1]
         assert (row.pop("kind"), row.pop("namespace"), row.pop("queue")) == (kind, "/", self.queue)
-        assert row.pop("position") > 0
+        assert (row.pop("shard"), row.pop("position") > 0) == (0, True)
         assert row.pop("index") >= 0
         assert abs(row.pop("at") - datetime.now(UTC)) < timedelta(minutes=1)
         return row
@@ -151,7 +153,7 @@ def test_a_message_for_several_queues_is_a_row_in_each(http: Caller, log: Log) -
         assert ("expires_at" in row) == (each is other)
 
 
-def test_properties_of_other_doors_are_read(server: ServerProcess, http: Caller, log: Log) -> None:
+def test_properties_of_other_doors_are_read(server: Served, http: Caller, log: Log) -> None:
     async def publish() -> None:
         async with await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{server.amqp_port}/") as connection:
             channel = await connection.channel()
@@ -216,9 +218,9 @@ def test_an_ack_ends_it(http: Caller, log: Log) -> None:
     http.publish(log.queue, 1, 2, 3)
     receipts = [each["receipt"] for each in http.receive(log.queue, 3)]
     http.call("queue.ack", receipts=receipts)
-    rows = log.rows(kind="acked")
+    rows = log.rows(kind="acknowledged")
     assert [row["sequence"] for row in rows] == [row["sequence"] for row in log.rows(kind="enqueued")]
-    assert rows[0].keys() == {"position", "index", "at", "kind", "namespace", "queue", "sequence"}
+    assert rows[0].keys() == {"shard", "position", "index", "at", "kind", "namespace", "queue", "sequence"}
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -270,7 +272,7 @@ def test_a_dead_letter_moves_and_comes_back(http: Caller, log: Log) -> None:
     assert (moved["sequence"], moved["target_queue"]) == (dead["target_sequence"], log.queue)
     [received] = http.receive(log.queue)
     http.call("queue.ack", receipt=received["receipt"])
-    assert log.last("acked")["sequence"] == moved["target_sequence"]
+    assert log.last("acknowledged")["sequence"] == moved["target_sequence"]
 
 
 def test_a_parked_dead_letter_stays_where_it_is(http: Caller) -> None:
@@ -335,7 +337,7 @@ def test_a_queue_that_is_not_durable_leaves_no_rows(http: Caller) -> None:
 
 
 @pytest.fixture(scope="module")
-def story(server: ServerProcess) -> Iterator[Log]:
+def story(server: Served) -> Iterator[Log]:
     """A queue in whose rows are several kinds."""
     with Caller(server.address) as http:
         log = Log(http, new_name("story"))
@@ -384,7 +386,7 @@ def test_each_kind_alone_is_as_among_all(story: Log, kind: str) -> None:
     assert read_rows(story.http.address, queue=story.queue, kind=kind) == [row for row in whole if row["kind"] == kind]
 
 
-def test_kinds_and_queues_may_be_several_and_patterns(server: ServerProcess, http: Caller, story: Log) -> None:
+def test_kinds_and_queues_may_be_several_and_patterns(server: Served, http: Caller, story: Log) -> None:
     other = new_name("story")
     http.call("queue.declare", queue=other)
     http.publish(other, 1)
@@ -398,7 +400,7 @@ def test_kinds_and_queues_may_be_several_and_patterns(server: ServerProcess, htt
     assert read_rows(server.address, queue="no such queue") == []
 
 
-def test_other_namespaces_have_to_be_named(server: ServerProcess, http: Caller, log: Log) -> None:
+def test_other_namespaces_have_to_be_named(server: Served, http: Caller, log: Log) -> None:
     namespace = new_name("namespace")
     http.call("queue.declare", queue=log.queue, namespace=namespace)
     http.call("queue.publish", queue=log.queue, namespace=namespace, message=1)
@@ -407,7 +409,7 @@ def test_other_namespaces_have_to_be_named(server: ServerProcess, http: Caller, 
     assert [row["namespace"] for row in log.rows(namespace="*")] == [namespace]
 
 
-def test_rows_keep_their_place_whatever_was_asked_for(server: ServerProcess, story: Log) -> None:
+def test_rows_keep_their_place_whatever_was_asked_for(server: Served, story: Log) -> None:
     everything = read_rows(server.address, namespace="*")
     places = [(row["position"], row["index"]) for row in everything]
     assert places == sorted(set(places))
@@ -416,11 +418,11 @@ def test_rows_keep_their_place_whatever_was_asked_for(server: ServerProcess, sto
             : sum(at == position for at, _ in places)
         ]
     by_place = dict(zip(places, everything, strict=True))
-    for row in read_rows(server.address, queue=story.queue, kind=["acked", "purged"]):
+    for row in read_rows(server.address, queue=story.queue, kind=["acknowledged", "purged"]):
         assert by_place[row["position"], row["index"]] == row
 
 
-def test_the_parts_of_a_plan_together_are_the_whole(server: ServerProcess, http: Caller, story: Log) -> None:
+def test_the_parts_of_a_plan_together_are_the_whole(server: Served, http: Caller, story: Log) -> None:
     parts = plan(http, min_partitions=4)["partitions"]
     assert len(parts) == 4
     rows = []
@@ -431,7 +433,7 @@ def test_the_parts_of_a_plan_together_are_the_whole(server: ServerProcess, http:
     assert rows == read_rows(server.address, end=parts[-1]["to"], namespace="*")
 
 
-def test_an_empty_range_has_a_schema_and_no_rows(server: ServerProcess, http: Caller) -> None:
+def test_an_empty_range_has_a_schema_and_no_rows(server: Served, http: Caller) -> None:
     end = log_range(http)["next"]
     table = read_table(server.address, start=end, end=end + 100)
     assert (len(table), table.schema.names) == (0, list(COLUMNS))
@@ -454,6 +456,8 @@ def test_an_empty_range_has_a_schema_and_no_rows(server: ServerProcess, http: Ca
         ("columns=", "invalid_argument", "''"),
         ("from=2&to=1", "invalid_argument", "before"),
         ("from=1000000", "invalid_argument", "not written yet"),
+        ("shard=1", "invalid_argument", "There is no shard 1"),
+        ("shard=65536", "invalid_request", "shard"),
     ],
 )
 def test_what_makes_no_sense_is_refused(http: Caller, log: Log, query: str, code: str, said: str) -> None:
@@ -470,6 +474,7 @@ def test_what_makes_no_sense_is_refused(http: Caller, log: Log, query: str, code
         ("min_partitions=0", "invalid_request"),
         ("min_partitions=10001", "invalid_request"),
         ("from=1000000", "invalid_argument"),
+        ("shard=1", "invalid_argument"),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(http: Caller, query: str, code: str) -> None:
@@ -484,7 +489,7 @@ def test_the_paths_are_there_to_be_read(http: Caller, path: str) -> None:
 
 
 def test_a_log_in_memory_is_not_read_in_bulk() -> None:
-    with ServerProcess() as server, Caller(server.address) as http:
+    with ServerThread() as server, Caller(server.address) as http:
         assert log_range(http)["first"] == 1
         for path in ("/v1/log", "/v1/log/plan"):
             refusal = http.send("GET", path).refusal

@@ -11,8 +11,11 @@ import pytest
 
 from tests.protocols.http.bulk import log_range, open_log, plan, read_rows
 from tests.protocols.http.caller import Answer, Caller
+from tests.served import Served
 from tests.server_process import ServerProcess
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.slow
 
 BODY = "x" * 1000
 
@@ -24,7 +27,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def http(server: ServerProcess) -> Iterator[Caller]:
+def http(server: Served) -> Iterator[Caller]:
     with Caller(server.address) as caller:
         caller.call("queue.declare", queue="orders")
         yield caller
@@ -49,20 +52,20 @@ def test_the_range_grows_with_what_is_written(http: Caller) -> None:
     assert before["next_at_ms"] <= after["next_at_ms"] <= http.call("broker.info")["now_ms"]
 
 
-def test_what_was_confirmed_is_there_at_once(server: ServerProcess, http: Caller) -> None:
+def test_what_was_confirmed_is_there_at_once(server: Served, http: Caller) -> None:
     for number in range(1, 20):
         publish_blocks(http, 1)
         assert len(read_rows(server.address)) == number
 
 
-def test_an_end_beyond_the_log_means_its_end(server: ServerProcess, http: Caller) -> None:
+def test_an_end_beyond_the_log_means_its_end(server: Served, http: Caller) -> None:
     publish_blocks(http, 3)
     end = log_range(http)["next"]
     assert len(read_rows(server.address, start=end - 2, end=end + 1000)) == 2
     assert plan(http, end=1 << 60)["to"] == end
 
 
-def test_a_time_leads_to_the_first_block_written_since(server: ServerProcess, http: Caller) -> None:
+def test_a_time_leads_to_the_first_block_written_since(server: Served, http: Caller) -> None:
     publish_blocks(http, 3)
     time.sleep(0.05)
     middle = log_range(http)
@@ -76,21 +79,31 @@ def test_a_time_leads_to_the_first_block_written_since(server: ServerProcess, ht
     assert all(row["at"].timestamp() * 1000 > middle["next_at_ms"] for row in since)
 
 
-def test_both_formats_are_spoken(server: ServerProcess, http: Caller) -> None:
+def test_both_formats_are_spoken(server: Served, http: Caller) -> None:
     for path in ("/v1/log/range", "/v1/log/plan"):
         packed = http.send("GET", path, accept="application/msgpack")
         assert packed.headers["content-type"] == "application/msgpack"
         assert packed.value == http.send("GET", path).value
 
 
+def test_what_is_asked_of_the_only_shard_may_name_it(server: ServerProcess, http: Caller) -> None:
+    publish_blocks(http, 3)
+    assert log_range(http)["shard"] == 0
+    assert plan(http, shard=0) == plan(http)
+    assert plan(http)["shard"] == 0
+    rows = read_rows(server.address, shard=0)
+    assert rows == read_rows(server.address)
+    assert {row["shard"] for row in rows} == {0}
+
+
 # -- plans ------------------------------------------------------------------------------------------------------------
 
 
-def rows_between(server: ServerProcess, found: dict[str, Any]) -> int:
+def rows_between(server: Served, found: dict[str, Any]) -> int:
     return len(read_rows(server.address, start=found["from"], end=found["to"]))
 
 
-def test_a_plan_without_limits_is_everything(server: ServerProcess, http: Caller) -> None:
+def test_a_plan_without_limits_is_everything(server: Served, http: Caller) -> None:
     publish_blocks(http, 4, messages=5)
     found = plan(http)
     assert (found["from"], found["to"], found["rows"]) == (1, log_range(http)["next"], 20)
@@ -98,14 +111,14 @@ def test_a_plan_without_limits_is_everything(server: ServerProcess, http: Caller
     assert found["partitions"] == [{name: found[name] for name in ("from", "to", "rows", "bytes")}]
 
 
-def test_a_plan_ends_before_the_block_that_exceeds_its_rows(server: ServerProcess, http: Caller) -> None:
+def test_a_plan_ends_before_the_block_that_exceeds_its_rows(server: Served, http: Caller) -> None:
     publish_blocks(http, 4, messages=5)
     found = plan(http, max_rows=12)
     assert found["rows"] == rows_between(server, found) == 10
     assert plan(http, start=found["to"], max_rows=12)["to"] == log_range(http)["next"]
 
 
-def test_a_plan_ends_before_the_block_that_exceeds_its_bytes(server: ServerProcess, http: Caller) -> None:
+def test_a_plan_ends_before_the_block_that_exceeds_its_bytes(server: Served, http: Caller) -> None:
     publish_blocks(http, 4, messages=5)
     found = plan(http, max_bytes=12_000)
     assert found["rows"] == rows_between(server, found) == 10
@@ -121,7 +134,8 @@ def test_a_plan_has_one_block_at_least(http: Caller) -> None:
 
 def test_a_plan_of_nothing_is_empty(http: Caller) -> None:
     end = log_range(http)["next"]
-    assert plan(http, start=end, min_partitions=3) == {"from": end, "to": end, "rows": 0, "bytes": 0, "partitions": []}
+    nothing = {"rows": 0, "bytes": 0, "partitions": []}
+    assert plan(http, start=end, min_partitions=3) == {"shard": 0, "from": end, "to": end, **nothing}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
@@ -190,9 +204,7 @@ def use_up(http: Caller, position: int = 5) -> None:
     """Let so much pass through a queue that the front of the log, beyond a position, is dropped."""
     while log_range(http)["first"] <= position:
         pass_through(http)
-    before = None
-    while before != (before := log_range(http)["first"]):
-        time.sleep(0.2)
+    eventually(lambda: http.call("broker.info")["log"]["kept_for"] != "reclaiming")
 
 
 def pass_through(http: Caller) -> None:
@@ -207,7 +219,7 @@ def test_what_is_retained_is_kept_though_nobody_needs_it(tmp_path: Path) -> None
         for _ in range(10):
             pass_through(http)
         assert log_range(http)["first"] == 1
-        assert len(read_rows(server.address, kind=["enqueued", "acked"])) == 2_000
+        assert len(read_rows(server.address, kind=["enqueued", "acknowledged"])) == 2_000
 
 
 def test_what_reclaiming_writes_again_is_no_row(tmp_path: Path) -> None:
@@ -257,7 +269,7 @@ def test_a_restart_changes_no_row(server: ServerProcess, http: Caller, is_killed
     assert read_rows(server.address, end=before["next"], bodies="true") == rows
 
 
-def test_another_log_has_another_id(server: ServerProcess, http: Caller, tmp_path: Path) -> None:
+def test_another_log_has_another_id(server: Served, http: Caller, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "other") as other, Caller(other.address) as caller:
         assert log_range(caller)["log_id"] != log_range(http)["log_id"]
 
@@ -286,6 +298,6 @@ def test_a_reader_under_whom_blocks_are_dropped_is_cut_off_and_then_told(tmp_pat
         assert read_rows(server.address, columns="position")[0]["position"] > start
 
 
-def refused(server: ServerProcess, start: int) -> Answer:
+def refused(server: Served, start: int) -> Answer:
     with Caller(server.address) as http:
         return http.send("GET", f"/v1/log?from={start}")

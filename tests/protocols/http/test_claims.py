@@ -15,6 +15,7 @@ import pytest
 
 from tests.protocols.http.arrow_reader import rows_of
 from tests.protocols.http.caller import Caller, Refusal, new_name, tracebacks
+from tests.served import Served
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S, eventually
 
@@ -332,7 +333,7 @@ def test_two_readers_get_their_slices_of_a_large_claim_while_others_are_served(h
     speaking.close()
 
 
-def test_a_reader_that_goes_away_is_no_trouble(spark: Spark, server: ServerProcess) -> None:
+def test_a_reader_that_goes_away_is_no_trouble(spark: Spark, server: Served) -> None:
     queue, since = spark.http.new_queue(), len(server.lines)
     with spark.http.another("msgpack") as speaking:
         for _ in range(5):
@@ -348,6 +349,7 @@ def test_a_reader_that_goes_away_is_no_trouble(spark: Spark, server: ServerProce
     assert tracebacks(server, since) == ""
 
 
+@pytest.mark.slow
 def test_claims_survive_kill_9(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "data").start()
     with Caller(server.address) as caller:
@@ -367,8 +369,9 @@ def test_claims_survive_kill_9(tmp_path: Path) -> None:
 def test_without_pyarrow_rows_are_refused_with_the_cure(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['pyarrow'] = None\n"
-        "from smista.protocols.http import arrow\n"
-        "from smista.protocols.http.errors import STATUS, ArrowMissing\n"
+        "from smista.errors import ArrowMissing\n"
+        "from smista.protocols.http.errors import STATUS\n"
+        "from smista.service import arrow\n"
         "try:\n    arrow.load()\nexcept ArrowMissing as error:\n    print(STATUS[error.code], error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)

@@ -161,7 +161,10 @@ def test_a_walk_through_every_command(caller: Caller) -> None:
         [held] = call("queue.receive", queue=first)["messages"]
         assert call(settle, receipt=held["receipt"], **more)["success"]
     assert len(call("dlq.list", queue=first)["messages"]) == 1
-    assert call("dlq.retry", queue=first)["redriven"] == 1
+    started = call("redrive.start", queue=first, per_second=0.001)
+    assert [one["job"] for one in call("redrive.list", queue=first)["redrives"]] == [started["job"]]
+    cancelled = call("redrive.cancel", queue=first, job=started["job"])
+    assert cancelled["redriven"] + call("dlq.retry", queue=first)["redriven"] == 1
     assert call("dlq.purge", queue=first)["purged"] == 0
     later = call("queue.publish", queue=first, message=4, delay_ms=3_600_000)
     assert len(call("scheduled.list", queue=first)["messages"]) == 1
@@ -228,8 +231,11 @@ def test_a_walk_through_every_route(caller: Caller) -> None:
         publish()
         go("POST", f"/v1/{verb}", names, {"receipt": receive(), **(fields or {})})
     assert len(go("GET", f"{queue}/dead-letters", names).value["messages"]) == 2
+    names["job"] = go("POST", f"{queue}/redrives", names, {"per_second": 0.001}).value["job"]
+    assert [one["job"] for one in go("GET", f"{queue}/redrives", names).value["redrives"]] == [names["job"]]
+    cancelled = go("DELETE", f"{queue}/redrives/{{job}}", names).value
     assert go("POST", f"{queue}/dead-letters/redrive", names, limit=1).value["redriven"] == 1
-    assert go("DELETE", f"{queue}/dead-letters", names).value["purged"] == 1
+    assert go("DELETE", f"{queue}/dead-letters", names).value["purged"] + cancelled["redriven"] == 1
     publish(delay_ms=3_600_000)
     assert len(go("GET", f"{queue}/scheduled", names).value["messages"]) == 1
     go("PATCH", f"{queue}/scheduled/{{message_id}}", names, {"delay_ms": 7_200_000})

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.protocols.http.caller import Caller, new_name
+from tests.waiting import eventually
 
 
 def kill(caller: Caller, queue: str, *messages: Any, error: str = "", **fields: Any) -> list[str]:
@@ -349,6 +350,57 @@ def test_they_may_go_elsewhere(caller: Caller, queue: str) -> None:
 def test_they_go_back_slowly(caller: Caller, queue: str) -> None:
     kill(caller, queue, 1, 2)
     assert caller.call("dlq.retry", queue=queue, per_second=1_000)["redriven"] == 2
+
+
+def test_a_redrive_that_was_started_goes_on_by_itself(caller: Caller, queue: str) -> None:
+    kill(caller, queue, 1, 2, error="timeout", headers={"kind": "a"})
+    kill(caller, queue, 3, error="timeout", headers={"kind": "b"})
+    kill(caller, queue, 4, headers={"kind": "a"})
+    wanted = {"error_contains": "timeout", "headers": {"kind": "a"}}
+    started = caller.call("redrive.start", queue=queue, per_second=1_000, **wanted)
+    assert (started["queue"], started["state"], started["expected"]) == (queue, "running", 4)
+    eventually(lambda: caller.call("redrive.list", queue=queue)["redrives"][0]["state"] != "running")
+    [ended] = listed = caller.call("redrive.list", queue=queue)["redrives"]
+    assert (ended["job"], ended["state"], ended["redriven"], ended["skipped"]) == (started["job"], "completed", 2, 0)
+    assert (ready(caller, queue), dead(caller, queue)) == ([1, 2], [3, 4])
+    assert caller.rest("GET", "queues", queue, "redrives").value == {"redrives": listed}
+
+
+def test_one_that_is_waited_for_is_listed_too(caller: Caller, queue: str) -> None:
+    first, _, _ = kill(caller, queue, 1, 2, 3)
+    assert caller.call("dlq.retry", queue=queue, per_second=1_000, message_id=first)["redriven"] == 1
+    assert caller.refused("dlq.retry", queue=queue, per_second=1_000, message_id=first)[:2] == (
+        404,
+        "message_not_found",
+    )
+    assert caller.call("dlq.retry", queue=queue, per_second=1_000, dry_run=True)["redriven"] == 2
+    found = caller.call("redrive.list", queue=queue)["redrives"]
+    assert [redrive["redriven"] for redrive in found] == [0, 1]
+
+
+def test_a_redrive_is_cancelled(caller: Caller, queue: str) -> None:
+    kill(caller, queue, 1, 2, 3)
+    started = caller.rest("POST", "queues", queue, "redrives", fields={"per_second": 0.001}).value
+    ended = caller.rest("DELETE", "queues", queue, "redrives", started["job"]).value
+    assert (ended["job"], ended["state"]) == (started["job"], "cancelled")
+    assert len(ready(caller, queue)) == ended["redriven"] <= 1
+    assert caller.refused("redrive.cancel", queue=queue, job=started["job"])[:2] == (409, "redrive_ended")
+
+
+def test_why_a_redrive_failed_is_shown(caller: Caller) -> None:
+    queue = caller.new_queue(max_depth=2)
+    kill(caller, queue, 1, 2)
+    caller.publish(queue, "in the way")
+    assert caller.refused("dlq.retry", queue=queue, per_second=1_000)[:2] == (429, "queue_full")
+    [failed] = caller.call("redrive.list", queue=queue)["redrives"]
+    assert (failed["state"], failed["code"], failed["redriven"]) == ("failed", "queue_full", 1)
+    assert queue in failed["error"]
+
+
+def test_a_source_that_no_dead_letter_there_can_have_is_refused(caller: Caller, queue: str) -> None:
+    kept = caller.new_queue()
+    fields = {"queue": queue, "kept_in": kept, "source": "another"}
+    assert caller.refused("redrive.start", **fields)[:2] == (400, "invalid_request")
 
 
 def test_parked_ones_go_back_into_their_queue(caller: Caller) -> None:

@@ -9,7 +9,7 @@ import pytest
 from smista import Client
 from tests.protocols.http.caller import Caller
 from tests.protocols.http.talk import Stubborn, Talk
-from tests.server_process import ServerProcess
+from tests.served import Served
 from tests.waiting import eventually
 
 BODY_BYTES = 1_000_000
@@ -75,7 +75,7 @@ def test_pages_of_large_messages_are_shorter_and_together_have_each_once(http: C
 
 
 def test_a_subscription_that_does_not_read_is_pushed_no_more_than_it_has_room_for(
-    server: ServerProcess, http: Caller, photos: str
+    server: Served, http: Caller, photos: str
 ) -> None:
     with Stubborn(server.address, receive_buffer=10_000) as client:
         client.ask("subscribe", queue=photos, prefetch=1_000)
@@ -85,7 +85,7 @@ def test_a_subscription_that_does_not_read_is_pushed_no_more_than_it_has_room_fo
     eventually(lambda: http.stats(photos)["in_flight"] == 0)
 
 
-def test_a_subscription_that_reads_gets_them_all_in_order(server: ServerProcess, http: Caller, photos: str) -> None:
+def test_a_subscription_that_reads_gets_them_all_in_order(server: Served, http: Caller, photos: str) -> None:
     with Talk(server.address, "msgpack") as talk:
         talk.subscribe(photos, prefetch=1_000)
         messages = talk.messages(COUNT)
@@ -94,7 +94,7 @@ def test_a_subscription_that_reads_gets_them_all_in_order(server: ServerProcess,
         assert talk.ask("ack", up_to=messages[-1]["tag"]) == {"success": True}
 
 
-def test_the_client_goes_on_where_a_receive_was_short(server: ServerProcess, photos: str) -> None:
+def test_the_client_goes_on_where_a_receive_was_short(server: Served, photos: str) -> None:
     with Client(server.url) as client:
         assert len(client.peek(photos, 1_000)) == 17
         seen: list[str] = []

@@ -15,15 +15,16 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 import smista
+from smista.bulk.reader import BulkMeasures
 from smista.core.counters import QueueStats
 from smista.core.settings import QueueSettings
 from smista.engine import Broker, BrokerSettings, Publication
 from smista.engine.measures import WAIT_MS
+from smista.errors import TooManyRequests
 from smista.log import MemoryLog
-from smista.protocols.bulk.reader import BulkMeasures
 from smista.protocols.http import metrics
-from smista.protocols.http.errors import TooManyRequests
-from smista.protocols.http.metrics import CONTENT_TYPE, render, render_parts
+from smista.protocols.http.metrics import CONTENT_TYPE, render_parts
+from smista.service.service import Service
 from tests.engine.bench import Bench, Consumer, MemoryPlace, SqlitePlace, turns, until
 
 ROOT = Path(__file__).parents[3]
@@ -67,7 +68,7 @@ def exposed_name(family: Metric) -> str:
 
 
 async def read(broker: Broker) -> Rendering:
-    return Rendering(await render(broker))
+    return Rendering(b"".join(await render_parts(Service(broker))))
 
 
 @pytest.fixture
@@ -78,16 +79,16 @@ async def busy(tmp_path: Path) -> AsyncIterator[Bench]:
     await bench.declare("orders", QueueSettings(max_depth=9))
     await bench.publish(*[b"0123456789"] * 8)
     await bench.publish(b"late", delay_ms=60_000)
-    refused = await bench.broker.publish("orders", [Publication(b"too many")])
+    refused = await bench.broker.publishing.publish("orders", [Publication(b"too many")])
     assert isinstance(refused[0], Exception)
-    first, second, third, fourth = await bench.broker.receive("orders", 4)
+    first, second, third, fourth = await bench.broker.receiving.receive("orders", 4)
     await bench.acknowledge(first)
-    await bench.broker.release([second.receipt])
-    await bench.broker.nack([third.receipt], delay_ms=60_000)
+    await bench.broker.settling.release([second.receipt])
+    await bench.broker.settling.nack([third.receipt], delay_ms=60_000)
     await bench.reject(fourth)
-    await bench.broker.receive("orders", 2)
-    await bench.broker.pause("orders")
-    bench.broker.subscribe("orders", Consumer().deliver)
+    await bench.broker.receiving.receive("orders", 2)
+    await bench.broker.declaring.pause("orders")
+    bench.broker.subscribing.subscribe("orders", Consumer().deliver)
     yield bench
     await bench.broker.close()
 
@@ -106,7 +107,7 @@ async def test_the_states_of_a_queue_are_told_apart(busy: Bench) -> None:
 @pytest.mark.parametrize("total", [field for field in QueueStats.__struct_fields__ if field.endswith("_total")])
 async def test_every_total_of_a_queue_is_a_counter(busy: Bench, total: str) -> None:
     rendering = await read(busy.broker)
-    assert rendering.of_queue(f"smista_queue_{total}") == getattr(busy.broker.stats("orders"), total)
+    assert rendering.of_queue(f"smista_queue_{total}") == getattr(busy.broker.statistics.stats("orders"), total)
     assert rendering.families[f"smista_queue_{total}"].type == "counter"
 
 
@@ -124,7 +125,7 @@ async def test_the_other_gauges_of_a_queue(busy: Bench) -> None:
     assert rendering.of_queue("smista_queue_paused", "orders_dlq") == 0
     busy.pass_time(20)
     age = (await read(busy.broker)).of_queue("smista_queue_oldest_message_age_seconds")
-    assert 0.02 <= age <= busy.broker.stats("orders").oldest_age_ms / 1000
+    assert 0.02 <= age <= busy.broker.statistics.stats("orders").oldest_age_ms / 1000
 
 
 async def test_times_are_histograms_in_seconds(busy: Bench) -> None:
@@ -132,7 +133,7 @@ async def test_times_are_histograms_in_seconds(busy: Bench) -> None:
     started_at_ms = busy.broker.now_ms()
     await busy.publish(b"x", b"y", queue="slow")
     busy.pass_time(30)
-    first, _ = await busy.broker.receive("slow", 2)
+    first, _ = await busy.broker.receiving.receive("slow", 2)
     busy.pass_time(60)
     await busy.acknowledge(first)
     longest = (busy.broker.now_ms() - started_at_ms) / 1000
@@ -147,7 +148,7 @@ async def test_times_are_histograms_in_seconds(busy: Bench) -> None:
 
 
 async def test_buckets_count_everything_at_or_below_their_bound(busy: Bench) -> None:
-    [orders] = [queue for queue in busy.broker.measures().queues if queue.stats.name == "orders"]
+    [orders] = [queue for queue in busy.broker.statistics.measures().queues if queue.stats.queue == "orders"]
     assert orders.wait_ms is not None
     rendering = await read(busy.broker)
     counts = list(rendering.counts("smista_queue_wait_seconds", queue="orders").values())
@@ -170,9 +171,9 @@ async def test_a_queue_without_traffic_has_gauges_and_counters_and_no_histograms
 )
 async def test_any_name_comes_through(name: str) -> None:
     async with await Broker.open(MemoryLog()) as broker:
-        await broker.declare_queue(name, namespace=name)
-        broker.publish_now(name, [Publication(b"x")], namespace=name)
-        await broker.receive(name, namespace=name)
+        await broker.declaring.declare_queue(name, namespace=name)
+        broker.publishing.publish_now(name, [Publication(b"x")], namespace=name)
+        await broker.receiving.receive(name, namespace=name)
         rendering = await read(broker)
         assert rendering.value("smista_queue_delivered_total", namespace=name, queue=name) == 1
         assert rendering.counts("smista_queue_wait_seconds", namespace=name, queue=name)["+Inf"] == 1
@@ -182,7 +183,7 @@ async def test_any_name_comes_through(name: str) -> None:
 
 
 async def test_the_broker_tells_how_it_is(busy: Bench) -> None:
-    poll = asyncio.create_task(busy.broker.receive("orders", wait_ms=20_000))
+    poll = asyncio.create_task(busy.broker.receiving.receive("orders", wait_ms=20_000))
     await turns()
     rendering = await read(busy.broker)
     assert rendering.value("smista_build_info", version=smista.__version__) == 1
@@ -198,7 +199,7 @@ async def test_the_broker_tells_how_it_is(busy: Bench) -> None:
 
 
 async def test_the_log_tells_how_it_is(busy: Bench) -> None:
-    rendering, log = await read(busy.broker), busy.broker.measures().log
+    rendering, log = await read(busy.broker), busy.broker.statistics.measures().log
     blocks = rendering.value("smista_log_blocks_total")
     assert blocks == log.durable_position > 5
     assert rendering.value("smista_log_durable_position") == rendering.value("smista_log_sealed_position") == blocks
@@ -213,9 +214,9 @@ async def test_the_log_tells_how_it_is(busy: Bench) -> None:
 
 
 async def test_the_loops_lag_is_told_in_seconds(busy: Bench) -> None:
-    await until(lambda: busy.broker.measures().lag_ms.count > 0)
-    busy.broker._lag_timer.stop()
-    rendering, lag_ms = await read(busy.broker), busy.broker.measures().lag_ms
+    await until(lambda: busy.broker.statistics.measures().lag_ms.count > 0)
+    busy.broker.statistics.stop()
+    rendering, lag_ms = await read(busy.broker), busy.broker.statistics.measures().lag_ms
     counts = rendering.counts("smista_event_loop_lag_seconds")
     assert (next(iter(counts)), counts["+Inf"]) == ("0.001", lag_ms.count)
     assert rendering.value("smista_event_loop_lag_seconds_sum") == lag_ms.total / 1000
@@ -235,7 +236,7 @@ async def test_a_refusal_is_told_with_its_reason(settings: BrokerSettings, reaso
         await bench.declare()
         if reason != "low_disk":
             await bench.publish(b"x")
-        await until(lambda: (broker.refusal is not None) == (reason is not None))
+        await until(lambda: (broker.intake.refusal is not None) == (reason is not None))
         rendering = await read(broker)
         for other in ("low_disk", "low_memory"):
             assert rendering.value("smista_publishing_refused", reason=other) == (other == reason)
@@ -272,18 +273,18 @@ def test_the_content_type_is_that_of_the_text_format() -> None:
 async def test_reading_many_queues_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "SLICE_S", 0.0)
     async with await Broker.open(MemoryLog()) as broker:
-        await asyncio.gather(*(broker.declare_queue(f"queue {number}") for number in range(50)))
+        await asyncio.gather(*(broker.declaring.declare_queue(f"queue {number}") for number in range(50)))
         reading = asyncio.create_task(read(broker))
         await turns(10)
         assert not reading.done()
-        await broker.delete_queue("queue 49")
+        await broker.declaring.delete_queue("queue 49")
         rendering = await reading
         depths = [sample.labels["queue"] for sample in rendering.samples if sample.name == "smista_queue_depth"]
         assert depths == [f"queue {number}" for number in range(49)]
 
 
 async def test_the_parts_together_are_the_whole(busy: Bench) -> None:
-    parts = Rendering(b"".join(await render_parts(busy.broker)))
+    parts = Rendering(b"".join(await render_parts(Service(busy.broker))))
     assert parts.families.keys() == (await read(busy.broker)).families.keys()
 
 
@@ -377,9 +378,9 @@ async def test_whoever_asks_while_a_page_is_made_gets_the_same_one(
 ) -> None:
     monkeypatch.setattr(metrics, "SLICE_S", 0.0)
     shared = metrics.SharedPage()
-    first, second = await asyncio.gather(*(shared.parts(busy.broker, BulkMeasures()) for _ in range(2)))
+    first, second = await asyncio.gather(*(shared.parts(Service(busy.broker), BulkMeasures()) for _ in range(2)))
     assert first is second
-    assert await shared.parts(busy.broker, BulkMeasures()) is not first
+    assert await shared.parts(Service(busy.broker), BulkMeasures()) is not first
 
 
 async def test_one_who_goes_does_not_take_the_page_from_the_others(
@@ -387,8 +388,8 @@ async def test_one_who_goes_does_not_take_the_page_from_the_others(
 ) -> None:
     monkeypatch.setattr(metrics, "SLICE_S", 0.0)
     shared = metrics.SharedPage()
-    first = asyncio.ensure_future(shared.parts(busy.broker, BulkMeasures()))
-    second = asyncio.ensure_future(shared.parts(busy.broker, BulkMeasures()))
+    first = asyncio.ensure_future(shared.parts(Service(busy.broker), BulkMeasures()))
+    second = asyncio.ensure_future(shared.parts(Service(busy.broker), BulkMeasures()))
     await turns(1)
     first.cancel()
     assert b"smista_queues" in b"".join(await second)

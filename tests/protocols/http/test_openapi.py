@@ -21,6 +21,7 @@ from smista.protocols.http.openapi import document
 from smista.protocols.http.routes import ROUTES
 from smista.protocols.http.staged_put import STAGE_PATH
 from tests.protocols.http.caller import Caller, tracebacks
+from tests.served import Served
 from tests.server_process import ServerProcess
 from tests.waiting import PATIENCE_S
 
@@ -103,9 +104,9 @@ def test_the_page_is_whole_in_itself(http: Caller) -> None:
 # -- schemathesis -----------------------------------------------------------------------------------------------------
 
 
-def fuzz(server: ServerProcess, *options: str, in_msgpack: bool) -> int:
+def fuzz(server: Served, folder: Path, *options: str, in_msgpack: bool) -> int:
     """Run schemathesis as anybody would, with all its checks but one (see the hooks for which and why); how many
-    requests it made."""
+    requests it made. What it keeps goes into the folder."""
     # Always the same requests, so that it fails for whoever broke something; other ones each time in the long form.
     seed = () if IS_LONG else ("--seed", "1")
     command = [
@@ -116,7 +117,7 @@ def fuzz(server: ServerProcess, *options: str, in_msgpack: bool) -> int:
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": str(HOOKS)}
     if in_msgpack:
         environment["SMISTA_TEST_MSGPACK"] = "1"
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=HOOKS.parent)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
     assert tracebacks(server) == ""
     [count] = re.findall(r"(\d+) generated, \1 passed", done.stdout)
@@ -131,24 +132,24 @@ def fresh(tmp_path: Path) -> Iterator[ServerProcess]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
-def test_schemathesis_finds_nothing_wrong_with_rest(fresh: ServerProcess) -> None:
+def test_schemathesis_finds_nothing_wrong_with_rest(fresh: Served, tmp_path: Path) -> None:
     examples = "50" if IS_LONG else "3"
     options = ("--exclude-path", "/v1/command", "--phases", "coverage,fuzzing", "--max-examples", examples)
-    assert fuzz(fresh, *options, in_msgpack=IS_LONG) > 3_000
+    assert fuzz(fresh, tmp_path, *options, in_msgpack=IS_LONG) > 3_000
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
-def test_schemathesis_finds_nothing_wrong_with_rest_in_messagepack(fresh: ServerProcess) -> None:
+def test_schemathesis_finds_nothing_wrong_with_rest_in_messagepack(fresh: Served, tmp_path: Path) -> None:
     examples = "100" if IS_LONG else "6"
     options = ("--exclude-path", "/v1/command", "--phases", "fuzzing", "--max-examples", examples)
-    assert fuzz(fresh, *options, in_msgpack=True) > 100
+    assert fuzz(fresh, tmp_path, *options, in_msgpack=True) > 100
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
-def test_schemathesis_finds_nothing_wrong_with_commands(fresh: ServerProcess) -> None:
+def test_schemathesis_finds_nothing_wrong_with_commands(fresh: Served, tmp_path: Path) -> None:
     examples = "2000" if IS_LONG else "100"
     phases = "coverage,fuzzing" if IS_LONG else "fuzzing"
     options = ("--include-path", "/v1/command", "--phases", phases, "--max-examples", examples)
-    assert fuzz(fresh, *options, in_msgpack=True) >= 100
+    assert fuzz(fresh, tmp_path, *options, in_msgpack=True) >= 100

@@ -13,7 +13,9 @@ import pytest
 
 from tests.protocols.http.arrow_reader import STREAM, rows_of, stream, table
 from tests.protocols.http.caller import Answer, Caller, Refusal, new_name, tracebacks
+from tests.served import Served
 from tests.server_process import ServerProcess
+from tests.server_thread import ServerThread
 from tests.waiting import eventually
 
 _jobs = itertools.count(1)
@@ -132,7 +134,7 @@ def test_properties_that_the_log_shows_come_back_as_they_were(tmp_path: Path) ->
         "ttl_ms": 3_600_000,
         "max_retries": 9,
     }
-    with ServerProcess(tmp_path / "data") as server, Caller(server.address) as http:
+    with ServerThread(tmp_path / "data") as server, Caller(server.address) as http:
         job, source, target = Job(http), http.new_queue(), http.new_queue()
         http.call("exchange.declare", exchange="by-number", kind="headers")
         http.call("exchange.bind", exchange="by-number", queue=target, arguments={"x-match": "all", "number": 7})
@@ -147,7 +149,7 @@ def test_properties_that_the_log_shows_come_back_as_they_were(tmp_path: Path) ->
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
 def test_compressed_streams_are_bounded_by_what_they_hold(tmp_path: Path, compression: str) -> None:
     with (
-        ServerProcess(tmp_path / "data", "--staged-bytes-max", "1000000") as server,
+        ServerThread(tmp_path / "data", staged_bytes_max=1_000_000) as server,
         Caller(server.address) as http,
     ):
         job, queue = Job(http), http.new_queue()
@@ -273,7 +275,7 @@ def test_rows_that_cannot_be_published_are_not_staged(job: Job, wrong: dict[str,
     assert job.uncommitted((0, 0), queue=job.http.new_queue()).code == "stage_not_found"
 
 
-def test_bytes_that_are_no_arrow_are_refused(job: Job, server: ServerProcess) -> None:
+def test_bytes_that_are_no_arrow_are_refused(job: Job, server: Served) -> None:
     good, since = stream(numbers(0, 1000)), len(server.lines)
     for bad in (
         b"",
@@ -357,6 +359,7 @@ def staged_files(data: Path) -> list[Path]:
     return [Path(folder, name) for folder, _, names in os.walk(data / "staged") for name in names]
 
 
+@pytest.mark.slow
 def test_what_is_staged_survives_kill_9_and_so_does_what_was_committed(tmp_path: Path) -> None:
     data = tmp_path / "data"
     server = ServerProcess(data).start()
@@ -375,6 +378,7 @@ def test_what_is_staged_survives_kill_9_and_so_does_what_was_committed(tmp_path:
         assert staged_files(data) == []
 
 
+@pytest.mark.slow
 def test_what_nobody_commits_is_swept_away(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server, Caller(server.address) as http:
         Job(http).stage(numbers(0, 3))
@@ -388,7 +392,7 @@ def test_what_nobody_commits_is_swept_away(tmp_path: Path) -> None:
 
 def test_a_file_that_is_damaged_is_not_published(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with ServerProcess(data) as server, Caller(server.address) as http:
+    with ServerThread(data) as server, Caller(server.address) as http:
         http.call("queue.declare", queue="orders")
         job = Job(http)
         job.stage(bodies(b"x" * 1000))
@@ -402,8 +406,8 @@ def test_a_file_that_is_damaged_is_not_published(tmp_path: Path) -> None:
 
 
 def test_a_stream_over_the_limit_is_refused_and_others_may_be_larger_than_requests(tmp_path: Path) -> None:
-    flags = ("--staged-bytes-max", "3000000", "--request-bytes-max", "100000")
-    with ServerProcess(tmp_path / "data", *flags) as server, Caller(server.address) as http:
+    limits = {"staged_bytes_max": 3_000_000, "request_bytes_max": 100_000}
+    with ServerThread(tmp_path / "data", **limits) as server, Caller(server.address) as http:
         http.call("queue.declare", queue="orders")
         job = Job(http)
         assert job.stage(*[bodies(*[b"x" * 1000] * 100)] * 20)["rows"] == 2000

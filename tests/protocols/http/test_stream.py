@@ -14,11 +14,13 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from smista.protocols.http.stream import REQUESTS_MAX, WAITING_MAX
+from smista.protocols.http.stream import REQUESTS_MAX
+from smista.protocols.http.stream_waiting import WAITING_MAX
 from tests.protocols.http.caller import Caller
 from tests.protocols.http.talk import Talk, bodies, fill
-from tests.server.door import Client, Opcode, frame
-from tests.server_process import ServerProcess
+from tests.served import Served
+from tests.server.raw_http import Client, Opcode, frame
+from tests.server_thread import ServerThread
 from tests.waiting import PATIENCE_S
 
 BIG = 10**30
@@ -26,7 +28,7 @@ BIG = 10**30
 
 
 @pytest.fixture(params=["json", "msgpack"])
-def talk(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[Talk]:
+def talk(server: Served, request: pytest.FixtureRequest) -> Iterator[Talk]:
     """Speaks one format, then the other."""
     with Talk(server.address, request.param) as talk:
         yield talk
@@ -150,14 +152,14 @@ def test_a_long_poll_ends_with_its_connection(talk: Talk, http: Caller, queue: s
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/command", "/v1/streams", "/v1/stream/", "/v1/stream/x"])
-def test_there_is_no_stream_elsewhere(server: ServerProcess, path: str) -> None:
+def test_there_is_no_stream_elsewhere(server: Served, path: str) -> None:
     with pytest.raises(InvalidStatus) as refusal, connect(f"ws://{server.address[0]}:{server.port}{path}"):
         pass
     assert 400 <= refusal.value.response.status_code < 500
 
 
 @pytest.mark.parametrize("offered", [["graphql-ws"], ["smista.xml", "SMISTA.JSON"]])
-def test_a_client_that_speaks_neither_format_is_turned_away(server: ServerProcess, offered: list[str]) -> None:
+def test_a_client_that_speaks_neither_format_is_turned_away(server: Served, offered: list[str]) -> None:
     url = f"ws://{server.address[0]}:{server.port}/v1/stream"
     with (
         pytest.raises(InvalidStatus) as refusal,
@@ -172,7 +174,7 @@ def test_a_client_that_speaks_neither_format_is_turned_away(server: ServerProces
     [(None, None), (["graphql-ws", "smista.msgpack", "smista.json"], "smista.msgpack")],
 )
 def test_the_first_format_that_both_speak_is_spoken(
-    server: ServerProcess, offered: list[str] | None, chosen: str | None
+    server: Served, offered: list[str] | None, chosen: str | None
 ) -> None:
     names = None if offered is None else [Subprotocol(name) for name in offered]
     with connect(f"ws://{server.address[0]}:{server.port}/v1/stream", subprotocols=names) as client:
@@ -209,7 +211,7 @@ MALFORMED_JSON = [
 
 
 @pytest.mark.parametrize("data", MALFORMED_JSON, ids=lambda data: repr(data[:40]))
-def test_a_frame_that_cannot_be_read_is_answered_and_the_connection_stays(server: ServerProcess, data: bytes) -> None:
+def test_a_frame_that_cannot_be_read_is_answered_and_the_connection_stays(server: Served, data: bytes) -> None:
     with Talk(server.address, "json") as talk:
         request_id, refusal = talk.unread(data)
         assert (request_id, refusal.code) == (None, "invalid_request")
@@ -237,7 +239,7 @@ def test_a_frame_that_cannot_be_read_is_answered_and_the_connection_stays(server
     ],
     ids=lambda data: repr(data[:40]),
 )
-def test_a_malformed_binary_frame_is_answered_and_the_connection_stays(server: ServerProcess, data: bytes) -> None:
+def test_a_malformed_binary_frame_is_answered_and_the_connection_stays(server: Served, data: bytes) -> None:
     with Talk(server.address, "msgpack") as talk:
         request_id, refusal = talk.unread(data)
         assert (request_id, refusal.code) == (None, "invalid_request")
@@ -264,7 +266,7 @@ def test_an_array_that_is_too_long_changes_nothing(talk: Talk, queue: str) -> No
     assert talk.ask("queue.stats", queue=queue)["depth"] == 0
 
 
-def test_a_frame_of_the_wrong_kind_is_refused(server: ServerProcess) -> None:
+def test_a_frame_of_the_wrong_kind_is_refused(server: Served) -> None:
     with Talk(server.address, "json") as talk:
         _, refusal = talk.unread(b'{"id": 1, "command": "broker.info"}', text=False)
         assert (refusal.code, "text" in refusal.message) == ("invalid_request", True)
@@ -275,7 +277,7 @@ def test_a_frame_of_the_wrong_kind_is_refused(server: ServerProcess) -> None:
         talk.ask("broker.info")
 
 
-def test_text_that_is_not_utf_8_closes_the_connection(server: ServerProcess) -> None:
+def test_text_that_is_not_utf_8_closes_the_connection(server: Served) -> None:
     # RFC 6455, 8.1: the connection fails, with 1007.
     with Client(server.address) as client:
         client.upgrade("/v1/stream")
@@ -353,7 +355,7 @@ def test_a_payload_that_is_no_object_is_refused(talk: Talk, payload: object) -> 
 
 
 def test_a_frame_over_the_limit_closes_the_connection(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, "--websocket-frame-bytes-max", "10000") as server, Talk(server.address) as talk:
+    with ServerThread(tmp_path, websocket_frame_bytes_max=10000) as server, Talk(server.address) as talk:
         queue = "q"
         talk.ask("queue.declare", queue=queue)
         talk.ask("queue.publish", queue=queue, message="x" * 9_000)

@@ -16,9 +16,10 @@ from smista.engine import Broker
 from smista.log import MemoryLog
 from smista.protocols.http.commands import COMMANDS
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Format
-from smista.protocols.http.staging import Staging
 from smista.protocols.http.stream import Stream
 from smista.protocols.http.stream_frames import STREAM_COMMANDS
+from smista.service.principal import anyone
+from smista.service.service import Service
 
 COUNT = 5_000
 FIELDS = {
@@ -102,12 +103,11 @@ async def test_no_request_is_a_fault_of_ours(spoken: Format, seed: int) -> None:
     decode = msgspec.json.decode if spoken is JSON else msgspec.msgpack.decode
     async with await Broker.open(MemoryLog()) as broker:
         stream = Stream(
-            broker,
-            Staging(lambda: broker, None),
+            Service(broker),
+            anyone("http", "test"),
             spoken,
             events.get,
             send,
-            peer="test",
             output_bytes_max=1 << 20,
         )
         running = asyncio.create_task(stream.run())

@@ -23,7 +23,7 @@ from tests.protocols.http.peer import Peer
 from tests.waiting import patience
 
 FRAMES = 20
-TURNS = ("commands.publishing", "translating", "stream")
+TURNS = ("commands.batches", "translating", "stream")
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
     for module in TURNS:
         monkeypatch.setattr(f"smista.protocols.http.{module}.SLICE_S", -1.0)
     async with await Broker.open(MemoryLog()) as broker:
-        await broker.declare_queue("q", QueueSettings(body_bytes_max=1 << 24, max_prefetch=100_000))
-        await broker.bind(Binding.to_queue("amq.fanout", "q"))
+        await broker.declaring.declare_queue("q", QueueSettings(body_bytes_max=1 << 24, max_prefetch=100_000))
+        await broker.declaring.bind(Binding.to_queue("amq.fanout", "q"))
         yield broker
 
 
@@ -74,6 +74,6 @@ async def test_whatever_comes_is_published_in_its_order(broker: Broker, spoken: 
     async with patience():
         answers = [await peer.next() for _ in range(FRAMES)]
     assert "error" not in repr(answers)
-    deliveries = await broker.receive("q", 65_535)
+    deliveries = await broker.receiving.receive("q", 65_535)
     assert [msgspec.json.decode(one.body)["number"] for one in deliveries] == list(range(next(numbers)))
     await peer.go()

@@ -10,7 +10,12 @@ import pytest
 
 from smista.engine import Broker, DeadLetterMode, Publication, QueueSettings, Receipt
 from smista.log import MemoryLog
-from smista.protocols.http.stream_subscriptions import Consumer
+from smista.protocols.http.answering import ENCODED_BYTES_AT_ONCE, encoded, takes_turns
+from smista.protocols.http.commands.receiving import Messages
+from smista.protocols.http.formats import JSON
+from smista.protocols.http.messages import MessageView
+from smista.protocols.http.stream_settling import Consumer
+from smista.service.values import FairTurns
 from tests.protocols.http.peer import Peer
 from tests.waiting import until
 
@@ -19,25 +24,25 @@ MANY = 2_400
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smista.engine.leaving.SLICE_S", 0.0)
+    monkeypatch.setattr("smista.engine.slices.SLICE_S", 0.0)
     monkeypatch.setattr("smista.protocols.http.stream.SLICE_S", 0.0, raising=False)
 
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
     async with await Broker.open(MemoryLog()) as broker:
-        await broker.declare_queue("q", QueueSettings(max_prefetch=100_000, dead_letter=DeadLetterMode.PARK))
+        await broker.declaring.declare_queue("q", QueueSettings(max_prefetch=100_000, dead_letter=DeadLetterMode.PARK))
         yield broker
 
 
 @pytest.fixture
 async def peer(broker: Broker) -> AsyncIterator[Peer]:
     """It holds `MANY` messages and has unsubscribed, so nothing comes again."""
-    await broker.publish("q", [Publication(b"%d" % number) for number in range(MANY)])
+    await broker.publishing.publish("q", [Publication(b"%d" % number) for number in range(MANY)])
     peer = Peer(broker)
     peer.send("subscribe", queue="q", prefetch=MANY)
     await answer(peer, "subscribe")
-    await until(lambda: broker.stats("q").in_flight == MANY)
+    await until(lambda: broker.statistics.stats("q").in_flight == MANY)
     peer.send("unsubscribe", subscription=1)
     await answer(peer, "unsubscribe")
     yield peer
@@ -63,12 +68,12 @@ async def states_until(condition: Callable[[], bool], state: Callable[[], int]) 
 
 
 def counts(broker: Broker) -> tuple[int, int, int]:
-    stats = broker.stats("q")
+    stats = broker.statistics.stats("q")
     return stats.ready, stats.in_flight, stats.dead
 
 
 async def bodies(broker: Broker) -> list[bytes]:
-    return [delivery.body for delivery in await broker.receive("q", MANY)]
+    return [delivery.body for delivery in await broker.receiving.receive("q", MANY)]
 
 
 SETTLING: list[Any] = [
@@ -87,7 +92,12 @@ async def test_very_many_are_settled_in_slices_and_in_order(
 ) -> None:
     which = {"up_to": MANY} if how == "up_to" else {"tags": list(range(1, MANY + 1))}
     peer.send(command, **payload, **which)
-    assert await states_until(lambda: not broker.stats("q").in_flight, lambda: broker.stats("q").in_flight) > 3
+    assert (
+        await states_until(
+            lambda: not broker.statistics.stats("q").in_flight, lambda: broker.statistics.stats("q").in_flight
+        )
+        >= 2
+    )
     assert (await answer(peer, command))["success"]
     assert counts(broker) == left
     if left[0]:
@@ -105,7 +115,7 @@ async def test_very_many_are_settled_also_when_the_connection_goes_meanwhile(
     broker: Broker, peer: Peer, command: str, payload: dict[str, Any], left: Left
 ) -> None:
     peer.send(command, **payload, up_to=MANY)
-    await until(lambda: broker.stats("q").in_flight < MANY)
+    await until(lambda: broker.statistics.stats("q").in_flight < MANY)
     peer.running.cancel()
     await asyncio.wait({peer.running})
     await until(lambda: counts(broker) == left)
@@ -129,7 +139,12 @@ async def test_an_array_is_carried_out_in_order_and_others_have_their_turns(
         peer.send("queue.stats", queue="q")
     else:
         peer.send_array(*requests, ("queue.stats", {"queue": "q"}))
-    assert await states_until(lambda: not broker.stats("q").in_flight, lambda: broker.stats("q").in_flight) > 3
+    assert (
+        await states_until(
+            lambda: not broker.statistics.stats("q").in_flight, lambda: broker.statistics.stats("q").in_flight
+        )
+        > 3
+    )
     last: Any = None
     while not isinstance(frame := await peer.next(), list):
         last = frame if "id" in frame else last
@@ -142,7 +157,7 @@ async def test_an_array_is_carried_out_in_order_and_others_have_their_turns(
 async def test_a_stopping_broker_answers_an_array_that_is_not_done_yet(broker: Broker, peer: Peer) -> None:
     publish = ("queue.publish", {"queue": "q", "message": 1})
     peer.send_array(*[publish] * 300)
-    await until(lambda: broker.stats("q").published_total > MANY)
+    await until(lambda: broker.statistics.stats("q").published_total > MANY)
     peer.stream.close(1001, "stopping")
     while not isinstance(frame := await peer.next(), list):
         pass
@@ -189,7 +204,7 @@ def test_tags_that_are_void_are_forgotten() -> None:
 
 
 async def test_what_is_long_and_read_in_turns_keeps_its_place(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smista.protocols.http.commands.publishing.SLICE_S", -1.0)
+    monkeypatch.setattr("smista.protocols.http.commands.batches.SLICE_S", -1.0)
     peer = Peer(broker)
     long = {"queue": "q", "messages": [{"message": "x" * 1000} for _ in range(100)]}
     peer.send("queue.publish_batch", **long)
@@ -203,15 +218,15 @@ async def test_what_is_long_and_read_in_turns_keeps_its_place(broker: Broker, mo
 
 
 async def test_long_answers_are_put_together_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    await broker.publish("q", [Publication(b"%d" % number) for number in range(MANY)])
+    await broker.publishing.publish("q", [Publication(b"%d" % number) for number in range(MANY)])
     turns: list[None] = []
-    turn = broker.lane.turn
+    turn = broker.fair_turns.turn
 
     async def counted() -> None:
         turns.append(None)
         await turn()
 
-    monkeypatch.setattr(broker.lane, "turn", counted)
+    monkeypatch.setattr(broker.fair_turns, "turn", counted)
     peer = Peer(broker)
     peer.send("queue.receive", queue="q", limit=MANY)
     received = await answer(peer, "queue.receive")
@@ -219,3 +234,24 @@ async def test_long_answers_are_put_together_in_turns(broker: Broker, monkeypatc
     # Received, shown and encoded.
     assert len(turns) >= 4 + 9 + 4
     await peer.go()
+
+
+@pytest.mark.parametrize("size", [10, ENCODED_BYTES_AT_ONCE])
+async def test_answers_are_cut_by_bytes_as_well(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[None] = []
+    fair_turns = FairTurns()
+
+    async def counted() -> None:
+        turns.append(None)
+
+    monkeypatch.setattr(fair_turns, "turn", counted)
+    views = [
+        MessageView(
+            message_id="m", message="x" * size, priority=0, headers={}, retry_count=0, delivery_count=1, created_at_ms=0
+        )
+        for _ in range(10)
+    ]
+    answer = Messages(views)
+    assert takes_turns(answer)
+    assert await encoded(answer, JSON, fair_turns) == JSON.encode(answer)
+    assert len(turns) == (9 if size == ENCODED_BYTES_AT_ONCE else 0)

@@ -15,8 +15,10 @@ import pytest
 
 from tests.protocols.http.caller import Caller
 from tests.protocols.http.talk import Stubborn, Talk, asked, bodies, fill
-from tests.server.door import Opcode, frame
+from tests.served import Served
+from tests.server.raw_http import Opcode, frame
 from tests.server_process import ServerProcess
+from tests.server_thread import ServerThread
 from tests.waiting import eventually
 
 BIG = 10**30
@@ -24,7 +26,7 @@ BIG = 10**30
 
 
 @pytest.fixture(params=["json", "msgpack"])
-def talk(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[Talk]:
+def talk(server: Served, request: pytest.FixtureRequest) -> Iterator[Talk]:
     """Speaks one format, then the other."""
     with Talk(server.address, request.param) as talk:
         yield talk
@@ -67,9 +69,7 @@ def test_a_raw_subscription_gets_bytes(talk: Talk, http: Caller, queue: str) -> 
 
 
 @pytest.mark.parametrize("value", [BIG, [-BIG], {"a": {"b": BIG}}])
-def test_what_a_format_has_no_words_for_comes_as_bytes(
-    server: ServerProcess, http: Caller, queue: str, value: object
-) -> None:
+def test_what_a_format_has_no_words_for_comes_as_bytes(server: Served, http: Caller, queue: str, value: object) -> None:
     """MessagePack has no integers beyond 64 bits."""
     http.publish(queue, "before", value, "after")
     with Talk(server.address, "msgpack") as talk:
@@ -82,7 +82,7 @@ def test_what_a_format_has_no_words_for_comes_as_bytes(
 
 @pytest.mark.parametrize("value", [{None: 1}, msgspec.msgpack.Ext(5, b"x"), {(1, 2): 3}])
 def test_headers_that_a_format_has_no_words_for_do_not_keep_the_message_back(
-    server: ServerProcess, queue: str, value: object
+    server: Served, queue: str, value: object
 ) -> None:
     with Talk(server.address, "msgpack") as publisher:
         publisher.send(publisher.request("queue.publish", queue=queue, message="odd", headers={"x": value}))
@@ -369,7 +369,7 @@ def test_a_queue_deleted_under_messages_that_were_kept_does_no_harm(talk: Talk, 
 # -- when the connection goes -----------------------------------------------------------------------------------------
 
 
-def consume(server: ServerProcess, http: Caller, queue: str, count: int) -> Stubborn:
+def consume(server: Served, http: Caller, queue: str, count: int) -> Stubborn:
     """A client that holds so many messages, and from then on does only what it is told to."""
     client = Stubborn(server.address)
     client.ask("subscribe", queue=queue, prefetch=count)
@@ -394,7 +394,7 @@ ENDINGS = [close_frame, Stubborn.reset, end_of_file, nonsense]
 
 @pytest.mark.parametrize("go", ENDINGS, ids=lambda go: str(go.__name__))
 def test_what_is_held_goes_back_at_once_when_the_connection_goes(
-    server: ServerProcess, http: Caller, queue: str, go: Callable[[Stubborn], None]
+    server: Served, http: Caller, queue: str, go: Callable[[Stubborn], None]
 ) -> None:
     """The lease is as long as the connection lives, so that it comes back by this alone."""
     fill(http, queue, 3)
@@ -408,7 +408,7 @@ def test_what_is_held_goes_back_at_once_when_the_connection_goes(
 
 def test_what_a_silent_peer_holds_goes_back() -> None:
     """Half open: nothing says that it is gone, but it answers no pings."""
-    server = ServerProcess(None, "--websocket-ping-s", "0.2")
+    server = ServerThread(websocket_ping_s=0.2)
     with server, Caller(server.address) as http, Talk(server.address) as talk:
         queue = http.new_queue()
         http.publish(queue, "a")
@@ -423,9 +423,7 @@ def test_what_a_silent_peer_holds_goes_back() -> None:
     assert [line for line in server.lines if " ERROR " in line] == []
 
 
-def test_a_message_that_kills_its_consumers_does_not_do_so_for_ever(
-    server: ServerProcess, http: Caller, queue: str
-) -> None:
+def test_a_message_that_kills_its_consumers_does_not_do_so_for_ever(server: Served, http: Caller, queue: str) -> None:
     http.call("queue.alter", queue=queue, settings={"max_retries": 2})
     http.publish(queue, "poison")
     for failures in range(1, 4):
@@ -437,7 +435,7 @@ def test_a_message_that_kills_its_consumers_does_not_do_so_for_ever(
     assert [failure["reason"] for failure in dead["deaths"][-1]["failures"]] == ["vanished"] * 3
 
 
-def test_an_ack_right_before_the_end_counts(server: ServerProcess, http: Caller, queue: str) -> None:
+def test_an_ack_right_before_the_end_counts(server: Served, http: Caller, queue: str) -> None:
     fill(http, queue, 3)
     with consume(server, http, queue, 2) as client:
         client.send(asked("ack", tags=[1]) + frame(Opcode.CLOSE, struct.pack("!H", 1000)))
@@ -445,6 +443,7 @@ def test_an_ack_right_before_the_end_counts(server: ServerProcess, http: Caller,
         assert (http.stats(queue)["acked_total"], http.stats(queue)["ready"]) == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_stopping_broker_says_so_and_releases(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server, Talk(server.address) as talk, Talk(server.address) as polling:
         talk.ask("queue.declare", queue="q", settings={"max_retries": 0})
@@ -463,7 +462,7 @@ def test_a_stopping_broker_says_so_and_releases(tmp_path: Path) -> None:
         assert (message["message"], message["retry_count"], message.get("failures")) == ("a", 1, None)
 
 
-def test_closing_while_connections_are_opened_leaves_nothing_behind(server: ServerProcess, http: Caller) -> None:
+def test_closing_while_connections_are_opened_leaves_nothing_behind(server: Served, http: Caller) -> None:
     queue = http.new_queue()
     fill(http, queue, 10)
     for _ in range(30):

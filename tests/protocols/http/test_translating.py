@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from smista.protocols.http import translating
-from smista.protocols.http.formats import MESSAGE_PACK, NESTING_MAX, Untranslatable
+from smista.protocols.http.formats import MESSAGE_PACK, NESTING_MAX
 from smista.protocols.http.translating import STEP_BYTES, json_in_steps
+from smista.service.plain_values import Untranslatable
 
 
 class Turns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,19 @@ def make_client(
     url: str, wire: str = "json", *, key: str = "test", secret: str = "test", region: str = REGION, **config: Any
 ) -> Client:
     session = botocore.session.Session()
-    if wire == "query":
-        session.get_component("data_loader").search_paths.insert(0, _query_models())
+    session.register_component("data_loader", _loader(wire))
     return boto3.Session(
         aws_access_key_id=key, aws_secret_access_key=secret, region_name=region, botocore_session=session
     ).client("sqs", endpoint_url=url, config=Config(**{**PATIENT, **config}))
+
+
+@cache
+def _loader(wire: str) -> Any:
+    """What reads the descriptions that clients are made from, megabytes of them: once, not for each client."""
+    loader = botocore.session.Session().get_component("data_loader")
+    if wire == "query":
+        loader.search_paths.insert(0, _query_models())
+    return loader
 
 
 @lru_cache(maxsize=1)
@@ -94,10 +102,10 @@ class refused:  # noqa: N801  # reads as pytest.raises does
             pytest.fail(f"nothing was refused, and {self._name} was expected")
         if not isinstance(error, ClientError):
             return False
-        told = error.response["Error"]
+        details = error.response["Error"]
         refusal = self._refusal
-        refusal.code, refusal.message = told["Code"], told.get("Message", "")
-        refusal.name = told.get("QueryErrorCode", told["Code"])
+        refusal.code, refusal.message = details["Code"], details.get("Message", "")
+        refusal.name = details.get("QueryErrorCode", details["Code"])
         refusal.status = error.response["ResponseMetadata"]["HTTPStatusCode"]
         names = {refusal.code, refusal.name, refusal.code.rpartition(".")[2]}
         assert self._name in names, f"{self._name} was expected: {error}"

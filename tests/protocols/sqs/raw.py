@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tests.server_process import ServerProcess
+from tests.served import Served
 from tests.waiting import PATIENCE_S
 
 JSON = "application/x-amz-json-1.0"
@@ -24,7 +24,7 @@ class Answer(NamedTuple):
 
 
 def ask(
-    server: ServerProcess, method: str, path: str, body: str | bytes = b"", headers: Mapping[str, str] | None = None
+    server: Served, method: str, path: str, body: str | bytes = b"", headers: Mapping[str, str] | None = None
 ) -> Answer:
     connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
     data = body.encode() if isinstance(body, str) else body
@@ -36,18 +36,18 @@ def ask(
     return found
 
 
-def act(server: ServerProcess, action: str, body: str | bytes | dict[str, Any] = b"{}", path: str = "/") -> Answer:
+def act(server: Served, action: str, body: str | bytes | dict[str, Any] = b"{}", path: str = "/") -> Answer:
     """An action in the JSON protocol."""
     data = json.dumps(body) if isinstance(body, dict) else body
     return ask(server, "POST", path, data, {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": JSON})
 
 
-def form(server: ServerProcess, body: str, path: str = "/") -> Answer:
+def form(server: Served, body: str, path: str = "/") -> Answer:
     return ask(server, "POST", path, body, {"Content-Type": FORM})
 
 
-def command(server: ServerProcess, name: str, **payload: object) -> Any:
-    """A command of the native door, which succeeds."""
+def command(server: Served, name: str, **payload: object) -> Any:
+    """A command over HTTP, which succeeds."""
     data = json.dumps({"command": name, "payload": payload})
     answer = ask(server, "POST", "/v1/command", data, {"Content-Type": "application/json"})
     assert answer.status == 200, answer.body

@@ -11,9 +11,7 @@ from smista.engine import Broker
 from smista.log import MemoryLog
 from smista.protocols.sqs import attempts
 from smista.protocols.sqs.attempts import ATTEMPT_BYTES, KEPT_MS, RECEIPT_BYTES, Attempts
-from smista.protocols.sqs.door import SqsDoor
-from smista.protocols.sqs.limits import SqsSettings
-from tests.protocols.sqs.test_bounded_work import answer_to
+from tests.protocols.sqs.test_bounded_work import answer_to, app_of
 
 
 @pytest.fixture
@@ -48,27 +46,25 @@ def test_a_queue_that_is_emptied_is_forgotten() -> None:
 
 @pytest.mark.parametrize("action", ["PurgeQueue", "DeleteQueue"])
 async def test_an_attempt_holds_no_bodies_and_goes_with_its_queue(broker: Broker, action: str) -> None:
-    door = SqsDoor(lambda: broker, SqsSettings())
-    door.resume(broker)
+    app = app_of(broker)
     url = "/000000000000/a.fifo"
-    await answer_to(door, "CreateQueue", QueueName="a.fifo", Attributes={"FifoQueue": "true"})
+    await answer_to(app, "CreateQueue", QueueName="a.fifo", Attributes={"FifoQueue": "true"})
     body = "x" * 1000
-    await answer_to(door, "SendMessage", QueueUrl=url, MessageBody=body, MessageGroupId="g", MessageDeduplicationId="d")
+    await answer_to(app, "SendMessage", QueueUrl=url, MessageBody=body, MessageGroupId="g", MessageDeduplicationId="d")
     attempt = {"QueueUrl": url, "ReceiveRequestAttemptId": "r"}
-    first = await answer_to(door, "ReceiveMessage", **attempt)
-    kept = door._memory.attempts  # what is kept is what this is about
-    assert kept.held_bytes() == ATTEMPT_BYTES + RECEIPT_BYTES
-    again = await answer_to(door, "ReceiveMessage", **attempt)
+    first = await answer_to(app, "ReceiveMessage", **attempt)
+    assert app.kept_bytes() == ATTEMPT_BYTES + RECEIPT_BYTES
+    again = await answer_to(app, "ReceiveMessage", **attempt)
     assert again == first
-    await answer_to(door, action, QueueUrl=url)
-    assert kept.held_bytes() == 0
+    await answer_to(app, action, QueueUrl=url)
+    assert app.kept_bytes() == 0
 
 
 async def test_deliveries_that_are_over_are_not_found_again(broker: Broker) -> None:
-    await broker.declare_queue("q")
-    await broker.publish("q", [Publication(b"1"), Publication(b"2")])
-    deliveries = await broker.receive("q", 2)
+    await broker.declaring.declare_queue("q")
+    await broker.publishing.publish("q", [Publication(b"1"), Publication(b"2")])
+    deliveries = await broker.receiving.receive("q", 2)
     receipts = [one.receipt for one in deliveries]
-    assert await broker.held_deliveries(receipts) == deliveries
-    await broker.acknowledge(receipts[:1])
-    assert await broker.held_deliveries(receipts) == deliveries[1:]
+    assert await broker.receiving.held(receipts) == deliveries
+    await broker.settling.acknowledge(receipts[:1])
+    assert await broker.receiving.held(receipts) == deliveries[1:]

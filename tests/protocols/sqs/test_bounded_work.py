@@ -15,16 +15,17 @@ import pytest
 
 from smista.engine import Broker
 from smista.log import MemoryLog
-from smista.protocols.http.asgi import Event, Scope
 from smista.protocols.sqs import json_protocol, message_attributes, query_protocol, sending
 from smista.protocols.sqs.actions import send_message_batch
 from smista.protocols.sqs.actions.delete_message_batch import DeleteMessageBatch
 from smista.protocols.sqs.actions.receive_message import ReceiveAnswer, Received
 from smista.protocols.sqs.actions.send_message_batch import PREPARED_AT_ONCE, SendMessageBatch
-from smista.protocols.sqs.door import SqsDoor
+from smista.protocols.sqs.app import SqsApp
 from smista.protocols.sqs.errors import SqsError
 from smista.protocols.sqs.limits import MIB, RELAXED, STRICT, Limits, SqsSettings
 from smista.protocols.sqs.query_protocol import AT_ONCE_BYTES, WRITTEN_AT_ONCE, parameters, parameters_in_steps
+from smista.protocols.web.asgi import Event, Scope
+from smista.service.service import Service
 
 FORM = b"application/x-www-form-urlencoded"
 
@@ -35,22 +36,28 @@ async def broker() -> AsyncIterator[Broker]:
         yield broker
 
 
-async def answer_to(door: SqsDoor, action: str, **parameters: object) -> bytes:
+def app_of(broker: Broker, settings: SqsSettings | None = None) -> SqsApp:
+    app = SqsApp(settings or SqsSettings())
+    app.service = Service(broker)
+    return app
+
+
+async def answer_to(app: SqsApp, action: str, **parameters: object) -> bytes:
     """Of an action that succeeds, in JSON."""
     target = f"AmazonSQS.{action}".encode()
     head = ((b"content-type", json_protocol.CONTENT_TYPE), (b"x-amz-target", target))
-    start, answer = await exchange(door, msgspec.json.encode(parameters), *head)
+    start, answer = await exchange(app, msgspec.json.encode(parameters), *head)
     assert start["status"] == 200, answer
     body: bytes = answer["body"]
     return body
 
 
-async def status_of(door: SqsDoor, body: bytes, *headers: tuple[bytes, bytes]) -> int:
-    status: int = (await exchange(door, body, *headers))[0]["status"]
+async def status_of(app: SqsApp, body: bytes, *headers: tuple[bytes, bytes]) -> int:
+    status: int = (await exchange(app, body, *headers))[0]["status"]
     return status
 
 
-async def exchange(door: SqsDoor, body: bytes, *headers: tuple[bytes, bytes]) -> list[Event]:
+async def exchange(app: SqsApp, body: bytes, *headers: tuple[bytes, bytes]) -> list[Event]:
     scope: Scope = {
         "type": "http",
         "method": "POST",
@@ -66,7 +73,7 @@ async def exchange(door: SqsDoor, body: bytes, *headers: tuple[bytes, bytes]) ->
     async def send(event: Event) -> None:
         sent.append(event)
 
-    await door(scope, receive, send)
+    await app(scope, receive, send)
     return sent
 
 
@@ -78,11 +85,11 @@ async def test_nothing_is_read_of_a_request_that_is_not_signed(
     monkeypatch.setattr(query_protocol, "parse_qsl", lambda *_, **__: read.append("form"))
     monkeypatch.setattr(query_protocol, "unquote_to_bytes", lambda *_: read.append("form"))
     monkeypatch.setattr(json_protocol, "read", lambda *_: read.append("json"))
-    door = SqsDoor(lambda: broker, SqsSettings(access_keys={"key": "secret"}))
+    app = app_of(broker, SqsSettings(access_keys={"key": "secret"}))
     head = [(b"content-type", FORM)]
     if protocol == "json":
         head = [(b"content-type", json_protocol.CONTENT_TYPE), (b"x-amz-target", b"AmazonSQS.ListQueues")]
-    assert await status_of(door, b"Action=ListQueues&x=" + b"%41" * 1000, *head) == 403
+    assert await status_of(app, b"Action=ListQueues&x=" + b"%41" * 1000, *head) == 403
     assert read == []
 
 
@@ -90,11 +97,11 @@ async def test_nothing_is_read_of_a_request_that_is_not_signed(
 async def test_a_request_longer_than_any_that_keeps_the_limits_is_refused(
     broker: Broker, target: tuple[tuple[bytes, bytes], ...]
 ) -> None:
-    door = SqsDoor(lambda: broker, SqsSettings())
+    app = app_of(broker)
     kind = json_protocol.CONTENT_TYPE if target else FORM
     bytes_max = STRICT.request_bytes_max(is_form=not target)
-    assert await status_of(door, b" " * (bytes_max + 1), (b"content-type", kind), *target) == 413
-    assert await status_of(door, b" " * bytes_max, (b"content-type", kind), *target) == 400
+    assert await status_of(app, b" " * (bytes_max + 1), (b"content-type", kind), *target) == 413
+    assert await status_of(app, b" " * bytes_max, (b"content-type", kind), *target) == 400
 
 
 def test_the_longest_requests_that_keep_the_limits_fit() -> None:
@@ -211,12 +218,12 @@ async def test_a_long_answer_in_json_is_written_message_by_message() -> None:
 
 
 async def test_long_messages_are_looked_through_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    door = SqsDoor(lambda: broker, SqsSettings())
-    await answer_to(door, "CreateQueue", QueueName="q")
+    app = app_of(broker)
+    await answer_to(app, "CreateQueue", QueueName="q")
     for _ in range(10):
-        await answer_to(door, "SendMessage", QueueUrl="/000000000000/q", MessageBody="x" * MIB)
+        await answer_to(app, "SendMessage", QueueUrl="/000000000000/q", MessageBody="x" * MIB)
     done: list[str] = []
-    turn = broker.lane.turn
+    turn = broker.fair_turns.turn
     digest = message_attributes.md5
 
     async def noted_turn() -> None:
@@ -227,10 +234,10 @@ async def test_long_messages_are_looked_through_in_turns(broker: Broker, monkeyp
         done.append("digest")
         return digest(data)
 
-    monkeypatch.setattr(broker.lane, "turn", noted_turn)
+    monkeypatch.setattr(broker.fair_turns, "turn", noted_turn)
     monkeypatch.setattr(message_attributes, "md5", noted_digest)
     [start, *parts] = await exchange(
-        door,
+        app,
         msgspec.json.encode({"QueueUrl": "/000000000000/q", "MaxNumberOfMessages": 10}),
         (b"content-type", json_protocol.CONTENT_TYPE),
         (b"x-amz-target", b"AmazonSQS.ReceiveMessage"),
@@ -260,27 +267,27 @@ async def test_queues_are_listed_in_slices_and_not_all_put_in_order(
 ) -> None:
     monkeypatch.setattr("smista.engine.surveying.NAMES_AT_ONCE", 10)
     monkeypatch.setattr("smista.engine.surveying.QUEUES_AT_ONCE", 10)
-    door = SqsDoor(lambda: broker, SqsSettings())
+    app = app_of(broker)
     policy = '{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:dead","maxReceiveCount":3}'
-    created = msgspec.json.decode(await answer_to(door, "CreateQueue", QueueName="dead"))
+    created = msgspec.json.decode(await answer_to(app, "CreateQueue", QueueName="dead"))
     for number in range(100):
         attributes = {"RedrivePolicy": policy}
-        await answer_to(door, "CreateQueue", QueueName=f"q{99 - number:02}", Attributes=attributes)
+        await answer_to(app, "CreateQueue", QueueName=f"q{99 - number:02}", Attributes=attributes)
     turns: list[None] = []
-    turn = broker.lane.turn
+    turn = broker.fair_turns.turn
 
     async def counted() -> None:
         turns.append(None)
         await turn()
 
-    monkeypatch.setattr(broker.lane, "turn", counted)
-    listed = msgspec.json.decode(await answer_to(door, "ListQueues", QueueNamePrefix="q", MaxResults=2))
+    monkeypatch.setattr(broker.fair_turns, "turn", counted)
+    listed = msgspec.json.decode(await answer_to(app, "ListQueues", QueueNamePrefix="q", MaxResults=2))
     assert [url.rpartition("/")[2] for url in listed["QueueUrls"]] == ["q00", "q01"]
     assert len(turns) >= 9
     turns.clear()
     found = msgspec.json.decode(
         await answer_to(
-            door,
+            app,
             "ListDeadLetterSourceQueues",
             QueueUrl=created["QueueUrl"],
             MaxResults=3,
@@ -330,10 +337,10 @@ def test_a_relaxed_request_has_a_bound_too() -> None:
 
 
 async def test_a_long_batch_is_made_ready_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    door = SqsDoor(lambda: broker, SqsSettings(relaxed=True))
-    url = msgspec.json.decode(await answer_to(door, "CreateQueue", QueueName="q"))["QueueUrl"]
+    app = app_of(broker, SqsSettings(relaxed=True))
+    url = msgspec.json.decode(await answer_to(app, "CreateQueue", QueueName="q"))["QueueUrl"]
     prepared, turns = 0, []
-    plain_turn = broker.lane.turn
+    plain_turn = broker.fair_turns.turn
 
     def prepare(*given: Any, **named: Any) -> Any:
         nonlocal prepared
@@ -345,8 +352,9 @@ async def test_a_long_batch_is_made_ready_in_turns(broker: Broker, monkeypatch: 
         await plain_turn()
 
     monkeypatch.setattr(send_message_batch, "prepare", prepare)
-    monkeypatch.setattr(broker.lane, "turn", turn)
+    monkeypatch.setattr(broker.fair_turns, "turn", turn)
     entries = [{"Id": str(number), "MessageBody": "x"} for number in range(500)]
-    answer = msgspec.json.decode(await answer_to(door, "SendMessageBatch", QueueUrl=url, Entries=entries))
+    answer = msgspec.json.decode(await answer_to(app, "SendMessageBatch", QueueUrl=url, Entries=entries))
     assert len(answer["Successful"]) == 500
-    assert turns == list(range(PREPARED_AT_ONCE, 501, PREPARED_AT_ONCE))
+    # More on a busy machine: a turn ends early where it takes long.
+    assert set(turns) >= set(range(PREPARED_AT_ONCE, 501, PREPARED_AT_ONCE))

@@ -15,13 +15,15 @@ import pytest
 from tests.protocols.sqs import node
 from tests.protocols.sqs.clients import Client, new_name, new_queue
 from tests.protocols.sqs.test_messages import count
-from tests.server_process import ServerProcess
+from tests.served import Served
 from tests.waiting import PATIENCE_S, eventually
+
+pytestmark = pytest.mark.slow
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-async def test_aioboto3(server: ServerProcess) -> None:
+async def test_aioboto3(server: Served) -> None:
     import aioboto3  # type: ignore[import-untyped]  # has no types
 
     session = aioboto3.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name="us-east-1")
@@ -40,7 +42,7 @@ async def test_aioboto3(server: ServerProcess) -> None:
         await sqs.delete_queue(QueueUrl=url)
 
 
-def aws(server: ServerProcess, *arguments: str) -> tuple[int, Any]:
+def aws(server: Served, *arguments: str) -> tuple[int, Any]:
     environment = {
         **os.environ,
         "AWS_ACCESS_KEY_ID": "test",
@@ -58,7 +60,7 @@ def aws(server: ServerProcess, *arguments: str) -> tuple[int, Any]:
 
 
 @pytest.mark.slow
-def test_the_aws_command_line(server: ServerProcess) -> None:
+def test_the_aws_command_line(server: Served) -> None:
     name = new_name()
     _, made = aws(server, "create-queue", "--queue-name", name, "--attributes", "DelaySeconds=0,VisibilityTimeout=20")
     url = made["QueueUrl"]
@@ -83,7 +85,7 @@ def test_the_aws_command_line(server: ServerProcess) -> None:
 
 
 @pytest.mark.slow
-def test_the_sdk_for_javascript(server: ServerProcess) -> None:
+def test_the_sdk_for_javascript(server: Served) -> None:
     name = new_name() + ".fifo"
     command = ["node", str(PROGRAMS / "client.mjs"), server.url, str(node.modules()), name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -103,7 +105,7 @@ def test_the_sdk_for_javascript(server: ServerProcess) -> None:
     }
 
 
-def test_kombu(server: ServerProcess) -> None:
+def test_kombu(server: Served) -> None:
     from kombu.connection import Connection
 
     host, port = server.address
@@ -121,7 +123,7 @@ def test_kombu(server: ServerProcess) -> None:
 
 
 @pytest.mark.slow
-def test_celery(server: ServerProcess, boto: Client, tmp_path: Path) -> None:
+def test_celery(server: Served, boto: Client, tmp_path: Path) -> None:
     host, port = server.address
     notes, prefix = tmp_path / "notes", new_name("celery") + "-"
     environment = {
@@ -157,7 +159,7 @@ def test_celery(server: ServerProcess, boto: Client, tmp_path: Path) -> None:
     assert count(boto, url) == 0
 
 
-def test_boto3_as_a_resource(server: ServerProcess) -> None:
+def test_boto3_as_a_resource(server: Served) -> None:
     import boto3  # type: ignore[import-untyped]  # has no types
 
     sqs = boto3.Session("test", "test", region_name="us-east-1").resource("sqs", endpoint_url=server.url)
@@ -169,7 +171,7 @@ def test_boto3_as_a_resource(server: ServerProcess) -> None:
     queue.delete()
 
 
-def test_old_clients_name_queues_by_their_urls(boto: Client, server: ServerProcess) -> None:
+def test_old_clients_name_queues_by_their_urls(boto: Client, server: Served) -> None:
     """Where the host of a queue's URL is another name of the broker's machine."""
     url = new_queue(boto)
     other = url.replace("127.0.0.1", "localhost")

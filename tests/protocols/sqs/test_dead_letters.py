@@ -13,7 +13,7 @@ import pytest
 from tests.protocols.sqs.clients import Client, arn, make_client, new_name, new_queue, refused
 from tests.protocols.sqs.test_messages import count, receive, wait_for
 from tests.server_process import ServerProcess
-from tests.waiting import eventually
+from tests.waiting import eventually, with_more_time
 
 
 def dead_letters_of(sqs: Client, *, receives: object = 1, **attributes: str) -> tuple[str, str]:
@@ -46,6 +46,7 @@ def ended(sqs: Client, source: str) -> dict[str, Any]:
     return task
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["lease", "visibility"])
 def test_a_message_goes_to_the_dead_letter_queue_after_so_many_receives(sqs: Client, how: str) -> None:
     source, target = dead_letters_of(sqs, receives="2")
@@ -214,6 +215,7 @@ def test_dead_letters_are_moved_elsewhere(sqs: Client) -> None:
     assert count(sqs, elsewhere) == 2
 
 
+@pytest.mark.slow
 def test_a_slow_task_is_watched_and_cancelled(sqs: Client) -> None:
     source, target = dead_letters_of(sqs)
     kill(sqs, source, 20)
@@ -239,28 +241,31 @@ def test_a_slow_task_is_watched_and_cancelled(sqs: Client) -> None:
     assert [task["Status"] for task in both] == ["COMPLETED", "CANCELLED"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_task_goes_on_after_a_restart(tmp_path: Path, how: str) -> None:
-    with ServerProcess(tmp_path) as server:
-        sqs = make_client(server.url)
-        source, target = dead_letters_of(sqs)
-        # So many that it is not done before the server is stopped, however slow the machine is.
-        kill(sqs, source, 20)
-        handle = sqs.start_message_move_task(SourceArn=arn(sqs, target), MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
-        eventually(lambda: count(sqs, source))
-        server.stop() if how == "stop" else server.kill()
-        server.restart()
-        [task] = sqs.list_message_move_tasks(SourceArn=arn(sqs, target))["Results"]
-        assert (task["Status"], task["TaskHandle"]) == ("RUNNING", handle)
-        task = ended(sqs, arn(sqs, target))
-        assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 20)
-        assert (count(sqs, source), count(sqs, target)) == (20, 0)
-        server.stop()
-        server.restart()
-        [task] = sqs.list_message_move_tasks(SourceArn=arn(sqs, target))["Results"]
-        assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 20)
+    # One a second: so many that it is not done yet when the server is there again, on this machine or on a slow one.
+    for attempt in with_more_time(6, 20, 100):
+        with attempt as seconds, ServerProcess(tmp_path / str(seconds)) as server:
+            messages, sqs = round(seconds), make_client(server.url)
+            source, target = dead_letters_of(sqs)
+            kill(sqs, source, messages)
+            started = sqs.start_message_move_task(SourceArn=arn(sqs, target), MaxNumberOfMessagesPerSecond=1)
+            eventually(lambda sqs=sqs, source=source: count(sqs, source))  # type: ignore[misc]  # default arguments
+            server.stop() if how == "stop" else server.kill()
+            server.restart()
+            [task] = sqs.list_message_move_tasks(SourceArn=arn(sqs, target))["Results"]
+            assert (task["Status"], task["TaskHandle"]) == ("RUNNING", started["TaskHandle"])
+            task = ended(sqs, arn(sqs, target))
+            assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", messages)
+            assert (count(sqs, source), count(sqs, target)) == (messages, 0)
+            server.stop()
+            server.restart()
+            [task] = sqs.list_message_move_tasks(SourceArn=arn(sqs, target))["Results"]
+            assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", messages)
 
 
+@pytest.mark.slow
 def test_a_destination_that_is_deleted_meanwhile_ends_the_task(sqs: Client) -> None:
     source, target = dead_letters_of(sqs)
     elsewhere = new_queue(sqs)

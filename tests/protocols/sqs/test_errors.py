@@ -12,13 +12,21 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # has no types of its own
 
-from smista.errors import BrokerError, BulkReaderFailed, LogInMemory, LogPositionDropped, TooManyReaders, stopped
-from smista.protocols.http.errors import RequestError
+from smista.errors import (
+    BrokerError,
+    BulkReaderFailed,
+    LogInMemory,
+    LogPositionDropped,
+    RequestError,
+    TooManyReaders,
+    stopped,
+)
 from smista.protocols.sqs import errors
 from smista.protocols.sqs.move_tasks import Handle, write_handle
 from smista.server.errors import InvalidConfiguration
 from tests.protocols.sqs.clients import Client, arn, make_client, model, new_name, new_queue, refused
 from tests.protocols.sqs.raw import command
+from tests.served import Served
 from tests.server_process import ServerProcess
 
 BULK = (BulkReaderFailed, LogInMemory, LogPositionDropped, TooManyReaders)
@@ -65,25 +73,25 @@ def call(sqs: Client, action: str, url: str, **more: Any) -> Any:
 # -- how each is provoked ---------------------------------------------------------------------------------------------
 
 
-def no_such_queue(sqs: Client, action: str, server: ServerProcess) -> None:
+def no_such_queue(sqs: Client, action: str, server: Served) -> None:
     call(sqs, action, f"{server.url}/000000000000/none")
 
 
-def not_an_address(sqs: Client, action: str, server: ServerProcess) -> None:
+def not_an_address(sqs: Client, action: str, server: Served) -> None:
     call(make_client(server.url + "/not/here"), action, "q")
 
 
-def kms(name: str) -> Callable[[Client, str, ServerProcess], None]:
+def kms(name: str) -> Callable[[Client, str, Served], None]:
     return lambda sqs, action, _: call(sqs, action, new_queue(sqs, KmsMasterKeyId=f"alias/smista/{name}"))
 
 
-def batch(entries: list[dict[str, Any]]) -> Callable[[Client, str, ServerProcess], None]:
+def batch(entries: list[dict[str, Any]]) -> Callable[[Client, str, Served], None]:
     return lambda sqs, action, _: call(
         sqs, action, new_queue(sqs), Entries=[{**BATCHES[action], **entry} for entry in entries]
     )
 
 
-def full_queue(sqs: Client, action: str, server: ServerProcess) -> None:
+def full_queue(sqs: Client, action: str, server: Served) -> None:
     name = new_name()
     command(server, "queue.declare", queue=name, settings={"max_depth": 1})
     sqs.send_message(QueueUrl=name, MessageBody="x")
@@ -91,14 +99,14 @@ def full_queue(sqs: Client, action: str, server: ServerProcess) -> None:
     # A batch tells of it in its entry.
     [entry] = answer["Failed"]
     assert entry["Code"] == "RequestThrottled"
-    raise _Told
+    raise _EntryFailed
 
 
-class _Told(Exception):
-    """An entry of a batch said it."""
+class _EntryFailed(Exception):
+    """The answer refuses an entry of a batch, and not the request."""
 
 
-def list_values(sqs: Client, action: str, _: ServerProcess) -> None:
+def list_values(sqs: Client, action: str, _: Served) -> None:
     attribute = {"x": {"DataType": "String", "StringListValues": ["a"]}}
     if action == "SendMessage":
         call(sqs, action, new_queue(sqs), MessageAttributes=attribute)
@@ -106,18 +114,18 @@ def list_values(sqs: Client, action: str, _: ServerProcess) -> None:
         sqs, action, new_queue(sqs), Entries=[{"Id": "a", "MessageBody": "x", "MessageAttributes": attribute}]
     )
     assert answer["Failed"][0]["Code"] == "AWS.SimpleQueueService.UnsupportedOperation"
-    raise _Told
+    raise _EntryFailed
 
 
-def deleted_recently(_: Client, action: str, strict: ServerProcess) -> None:
+def deleted_recently(_: Client, action: str, strict: Served) -> None:
     sqs = make_client(strict.url)
     url = new_queue(sqs)
     sqs.delete_queue(QueueUrl=url)
     call(sqs, action, "", QueueName=url.rpartition("/")[2])
 
 
-def too_many_requests(_: Client, action: str, slow: ServerProcess) -> None:
-    sqs = make_client(slow.url)
+def too_many_requests(_: Client, action: str, slow: Served) -> None:
+    sqs = make_client(slow.url, retries={"total_max_attempts": 1})
     while True:
         # Only the first within a second gets as far as to be looked at.
         try:
@@ -127,14 +135,14 @@ def too_many_requests(_: Client, action: str, slow: ServerProcess) -> None:
                 raise
 
 
-def purged_twice(_: Client, action: str, strict: ServerProcess) -> None:
+def purged_twice(_: Client, action: str, strict: Served) -> None:
     sqs = make_client(strict.url)
     url = new_queue(sqs)
     for _ in range(2):
         call(sqs, action, url)
 
 
-def not_in_flight(sqs: Client, action: str, _: ServerProcess) -> None:
+def not_in_flight(sqs: Client, action: str, _: Served) -> None:
     url = new_queue(sqs, FifoQueue="true")
     sqs.send_message(QueueUrl=url, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="d")
     handle = sqs.receive_message(QueueUrl=url)["Messages"][0]["ReceiptHandle"]
@@ -142,20 +150,20 @@ def not_in_flight(sqs: Client, action: str, _: ServerProcess) -> None:
         call(sqs, action, url, ReceiptHandle=handle, VisibilityTimeout=timeout)
 
 
-def of_another_version(sqs: Client, action: str, _: ServerProcess) -> None:
+def of_another_version(sqs: Client, action: str, _: Served) -> None:
     url = new_queue(sqs)
     sqs.send_message(QueueUrl=url, MessageBody="x")
     handle = sqs.receive_message(QueueUrl=url)["Messages"][0]["ReceiptHandle"]
     call(sqs, action, url, ReceiptHandle="2" + handle[1:])
 
 
-def turned_off(_: Client, action: str, guarded: ServerProcess) -> None:
+def turned_off(_: Client, action: str, guarded: Served) -> None:
     name = new_name()
     command(guarded, "queue.declare", queue=name)
     call(make_client(guarded.url), action, name)
 
 
-def too_many_in_flight(sqs: Client, action: str, server: ServerProcess) -> None:
+def too_many_in_flight(sqs: Client, action: str, server: Served) -> None:
     url = new_queue(sqs)
     name = url.rpartition("/")[2]
     for _ in range(121):
@@ -169,19 +177,19 @@ def too_many_in_flight(sqs: Client, action: str, server: ServerProcess) -> None:
         sqs.delete_queue(QueueUrl=url)
 
 
-def too_many_statements(sqs: Client, action: str, _: ServerProcess) -> None:
+def too_many_statements(sqs: Client, action: str, _: Served) -> None:
     url = new_queue(sqs)
     for number in range(21):
         call(sqs, action, url, Label=str(number))
 
 
-def different_attributes(sqs: Client, action: str, _: ServerProcess) -> None:
+def different_attributes(sqs: Client, action: str, _: Served) -> None:
     name = new_name()
     for delay in ("1", "2"):
         call(sqs, action, "", QueueName=name, Attributes={"DelaySeconds": delay})
 
 
-def ended_task(sqs: Client, action: str, _: ServerProcess) -> None:
+def ended_task(sqs: Client, action: str, _: Served) -> None:
     target = new_queue(sqs)
     policy = json.dumps({"deadLetterTargetArn": arn(sqs, target), "maxReceiveCount": 1})
     new_queue(sqs, RedrivePolicy=policy)
@@ -194,7 +202,7 @@ def ended_task(sqs: Client, action: str, _: ServerProcess) -> None:
     call(sqs, action, "", TaskHandle=handle)
 
 
-def signed_otherwise(_: Client, action: str, locked: ServerProcess) -> None:
+def signed_otherwise(_: Client, action: str, locked: Served) -> None:
     def sign(request: Any, **_: object) -> None:
         request.headers["Authorization"] = "AWS3-HTTPS AWSAccessKeyId=x,Algorithm=HmacSHA256,Signature=x"
 
@@ -203,7 +211,7 @@ def signed_otherwise(_: Client, action: str, locked: ServerProcess) -> None:
     call(sqs, action, f"{locked.url}/000000000000/none")
 
 
-def with_attributes(**attributes: str) -> Callable[[Client, str, ServerProcess], None]:
+def with_attributes(**attributes: str) -> Callable[[Client, str, Served], None]:
     return lambda sqs, action, _: call(sqs, action, new_queue(sqs), Attributes=attributes, **_named(action))
 
 
@@ -211,7 +219,7 @@ def _named(action: str) -> dict[str, str]:
     return {"QueueName": new_name()} if action == "CreateQueue" else {}
 
 
-ANYWHERE: dict[str, Callable[[Client, str, ServerProcess], None]] = {
+ANYWHERE: dict[str, Callable[[Client, str, Served], None]] = {
     "QueueDoesNotExist": no_such_queue,
     "InvalidAddress": not_an_address,
     "EmptyBatchRequest": batch([]),
@@ -234,7 +242,7 @@ ANYWHERE: dict[str, Callable[[Client, str, ServerProcess], None]] = {
     "InvalidSecurity": signed_otherwise,
     **{name: kms(name) for name in errors.KMS},
 }
-IN_PARTICULAR: dict[tuple[str, str], Callable[[Client, str, ServerProcess], None]] = {
+IN_PARTICULAR: dict[tuple[str, str], Callable[[Client, str, Served], None]] = {
     ("GetQueueAttributes", "InvalidAttributeName"): lambda sqs, action, _: call(
         sqs, action, new_queue(sqs), AttributeNames=["Unknown"]
     ),
@@ -248,7 +256,7 @@ IN_PARTICULAR: dict[tuple[str, str], Callable[[Client, str, ServerProcess], None
     ("StartMessageMoveTask", "UnsupportedOperation"): ended_task,
     ("CancelMessageMoveTask", "UnsupportedOperation"): ended_task,
 }
-PLACES: dict[Callable[[Client, str, ServerProcess], None], str] = {
+PLACES: dict[Callable[[Client, str, Served], None], str] = {
     deleted_recently: "strict_server",
     purged_twice: "strict_server",
     too_many_requests: "slow_server",
@@ -265,12 +273,12 @@ def test_a_documented_error_is_raised(boto: Client, request: pytest.FixtureReque
     try:
         with refused(error):
             provoke(boto, action, place)
-    except _Told:
+    except _EntryFailed:
         pass
 
 
 @pytest.mark.parametrize("wire", ["json", "query"])
-def test_an_action_that_is_off_is_refused_before_anything_is_changed(guarded_server: ServerProcess, wire: str) -> None:
+def test_an_action_that_is_off_is_refused_before_anything_is_changed(guarded_server: Served, wire: str) -> None:
     sqs, name = make_client(guarded_server.url, wire), new_name()
 
     def state() -> list[Any]:
@@ -287,6 +295,7 @@ def test_an_action_that_is_off_is_refused_before_anything_is_changed(guarded_ser
     assert state() == before
 
 
+@pytest.mark.slow
 def test_actions_that_are_not_off_go_on() -> None:
     with ServerProcess(None, variables={"SMISTA_SQS_ACTIONS_OFF": "DeleteMessage, PurgeQueue"}) as server:
         sqs = make_client(server.url)

@@ -6,7 +6,7 @@ from typing import Any
 
 from smista.client import Client as SmistaClient
 from tests.protocols.sqs.clients import Client, new_queue
-from tests.server_process import ServerProcess
+from tests.served import Served
 
 NOISY, QUIET = 1_000, 10
 
@@ -72,7 +72,7 @@ def test_what_becomes_visible_again_is_in_flight_no_longer(sqs: Client, queue: s
     assert bodies(receive(sqs, queue)) == ["a 0", "b 1", "a 1"]
 
 
-def test_standard_queues_are_fair_and_fifo_queues_ordered(sqs: Client, server: ServerProcess) -> None:
+def test_standard_queues_are_fair_and_fifo_queues_ordered(sqs: Client, server: Served) -> None:
     with SmistaClient(server.url) as client:
         for queue, expected in ((new_queue(sqs), (True, False)), (new_queue(sqs, FifoQueue="true"), (False, True))):
             settings = client.queue_settings(queue.rsplit("/", 1)[1])

@@ -58,6 +58,7 @@ def test_visibility_zero_frees_the_group(sqs: Client, fifo: str) -> None:
     assert bodies(receive(sqs, fifo, MaxNumberOfMessages=10)) == ["1", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["visibility", "timeout", "delete"])
 def test_a_group_that_becomes_visible_again_goes_behind_the_others(sqs: Client, fifo: str, how: str) -> None:
     for group in ("a", "b", "c"):
@@ -75,6 +76,7 @@ def test_a_group_that_becomes_visible_again_goes_behind_the_others(sqs: Client, 
     assert found == ["b1", "b2", "c1", "c2", *(["a2"] if how == "delete" else ["a1", "a2"])]
 
 
+@pytest.mark.slow
 def test_an_expired_handle_is_refused(sqs: Client, fifo: str) -> None:
     send(sqs, fifo, "1")
     [first] = receive(sqs, fifo, VisibilityTimeout=1)
@@ -171,6 +173,7 @@ def test_ids_have_128_characters_and_no_blank(boto: Client, id: str) -> None:
         send(boto, queue, "x", id, MessageDeduplicationId="d")
 
 
+@pytest.mark.slow
 def test_messages_are_delayed_by_the_queue_only(sqs: Client) -> None:
     queue = new_queue(sqs, FifoQueue="true", DelaySeconds="1")
     with refused("InvalidParameterValue") as refusal:

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # has no types of its own
 
 from tests.protocols.sqs.clients import Client, make_client, new_queue, refused
-from tests.server_process import ServerProcess
+from tests.served import Served
 from tests.waiting import eventually, with_more_time
 
 MIB = 1 << 20
@@ -209,6 +209,7 @@ def test_a_queue_may_take_less(boto: Client) -> None:
         boto.send_message(QueueUrl=queue, MessageBody="x" * 1025)
 
 
+@pytest.mark.slow
 def test_a_message_is_delayed_by_itself_or_by_its_queue(sqs: Client) -> None:
     queue = new_queue(sqs, DelaySeconds="900")
     sqs.send_message(QueueUrl=queue, MessageBody="later")
@@ -323,7 +324,7 @@ def test_receives_out_of_range(sqs: Client, queue: str, parameter: str, value: i
     assert refusal.message == f"Value {value} for parameter {parameter} is invalid. Reason: {reason}"
 
 
-def test_system_attributes_are_told_when_asked_for(sqs: Client, queue: str) -> None:
+def test_system_attributes_are_given_when_asked_for(sqs: Client, queue: str) -> None:
     before_ms = int(time.time() * 1000) - 5000
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     [first] = receive(sqs, queue, VisibilityTimeout=0, AttributeNames=["All"])
@@ -359,8 +360,9 @@ def test_whoever_only_looks_sees_a_message_again_and_again(sqs: Client, queue: s
     assert receive(sqs, queue) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wakes", ["message", "delay", "visibility"])
-def test_a_long_poll_wakes_when_something_becomes_visible(boto: Client, server: ServerProcess, wakes: str) -> None:
+def test_a_long_poll_wakes_when_something_becomes_visible(boto: Client, server: Served, wakes: str) -> None:
     queue = new_queue(boto)
     if wakes == "delay":
         boto.send_message(QueueUrl=queue, MessageBody="x", DelaySeconds=1)
@@ -374,13 +376,14 @@ def test_a_long_poll_wakes_when_something_becomes_visible(boto: Client, server: 
     assert wait_for(waiting, queue)["Body"] == "x"
 
 
+@pytest.mark.slow
 def test_a_queue_may_wait_by_itself(boto: Client) -> None:
     queue = new_queue(boto, ReceiveMessageWaitTimeSeconds="20")
     boto.send_message(QueueUrl=queue, MessageBody="x", DelaySeconds=1)
     assert [message["Body"] for message in receive(boto, queue)] == ["x"]
 
 
-def test_a_poll_whose_client_left_loses_no_message(boto: Client, server: ServerProcess) -> None:
+def test_a_poll_whose_client_left_loses_no_message(boto: Client, server: Served) -> None:
     queue = new_queue(boto)
     impatient = make_client(server.url, read_timeout=0.5, retries={"total_max_attempts": 1})
     from botocore.exceptions import ReadTimeoutError
@@ -403,6 +406,7 @@ def test_a_deleted_message_does_not_come_back_and_may_be_deleted_again(sqs: Clie
     assert count(sqs, queue) == count(sqs, queue, "NotVisible") == 0
 
 
+@pytest.mark.slow
 def test_a_handle_whose_lease_ran_out_still_deletes(sqs: Client, queue: str) -> None:
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     [message] = receive(sqs, queue, VisibilityTimeout=1)
@@ -411,6 +415,7 @@ def test_a_handle_whose_lease_ran_out_still_deletes(sqs: Client, queue: str) -> 
     assert count(sqs, queue) == 0
 
 
+@pytest.mark.slow
 def test_a_handle_whose_message_was_handed_out_again_deletes_nothing(sqs: Client, queue: str) -> None:
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     [first] = receive(sqs, queue, VisibilityTimeout=1)
@@ -465,6 +470,7 @@ def test_deleting_a_batch_tells_of_each_entry(sqs: Client, queue: str) -> None:
 # -- visibility -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_visibility_is_shortened_and_lengthened(sqs: Client, queue: str) -> None:
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     for attempt in with_more_time(1, 10, 60, errors=(ClientError,)):
@@ -477,6 +483,7 @@ def test_visibility_is_shortened_and_lengthened(sqs: Client, queue: str) -> None
     assert receive(sqs, queue)[0]["Body"] == "x"
 
 
+@pytest.mark.slow
 def test_twelve_hours_count_from_the_receive(sqs: Client, queue: str) -> None:
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     [message] = receive(sqs, queue, VisibilityTimeout=43200)
@@ -517,6 +524,7 @@ def test_visibility_of_what_is_not_in_flight(sqs: Client, queue: str) -> None:
         sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=43201)
 
 
+@pytest.mark.slow
 def test_visibility_by_an_expired_handle(sqs: Client, queue: str, fifo: str) -> None:
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     sqs.send_message(QueueUrl=fifo, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="d")

@@ -8,7 +8,8 @@ import pytest
 
 from smista.protocols.sqs.actions import add_permission
 from tests.protocols.sqs.clients import Client, arn, make_client, new_name, new_queue, refused
-from tests.server_process import ServerProcess
+from tests.served import Served
+from tests.server_thread import ServerThread
 
 ATTRIBUTES = {
     "VisibilityTimeout": "45",
@@ -47,7 +48,7 @@ def attributes(sqs: Client, url: str, *names: str) -> dict[str, str]:
     return dict(answer.get("Attributes", {}))
 
 
-def test_a_queue_is_created_once_however_often_it_is_asked_for(sqs: Client, server: ServerProcess) -> None:
+def test_a_queue_is_created_once_however_often_it_is_asked_for(sqs: Client, server: Served) -> None:
     name = new_name()
     first = sqs.create_queue(QueueName=name, Attributes={"DelaySeconds": "5"})["QueueUrl"]
     assert first == f"{server.url}/000000000000/{name}"
@@ -288,7 +289,7 @@ def test_purging_takes_all_states(sqs: Client, queue: str) -> None:
     sqs.purge_queue(QueueUrl=queue)
 
 
-def test_sixty_seconds_are_kept_where_timing_is_strict(strict_server: ServerProcess) -> None:
+def test_sixty_seconds_are_kept_where_timing_is_strict(strict_server: Served) -> None:
     sqs = make_client(strict_server.url)
     url = new_queue(sqs)
     sqs.purge_queue(QueueUrl=url)
@@ -302,7 +303,7 @@ def test_sixty_seconds_are_kept_where_timing_is_strict(strict_server: ServerProc
         sqs.create_queue(QueueName=name)
 
 
-def test_accounts_and_regions_have_queues_of_their_own(server: ServerProcess, boto: Client) -> None:
+def test_accounts_and_regions_have_queues_of_their_own(server: Served, boto: Client) -> None:
     url = new_queue(boto)
     name = url.rpartition("/")[2]
     other_account = make_client(server.url, key="123456789012")
@@ -319,7 +320,7 @@ def test_accounts_and_regions_have_queues_of_their_own(server: ServerProcess, bo
 
 
 @pytest.mark.parametrize("wire", ["json", "query"])
-def test_a_queue_has_one_url_and_a_url_one_queue(server: ServerProcess, wire: str) -> None:
+def test_a_queue_has_one_url_and_a_url_one_queue(server: Served, wire: str) -> None:
     here, there = make_client(server.url, wire), make_client(server.url, wire, region="eu-west-1")
     name = new_name()
     urls = [sqs.create_queue(QueueName=name)["QueueUrl"] for sqs in (here, there)]
@@ -343,7 +344,7 @@ def test_a_queue_has_one_url_and_a_url_one_queue(server: ServerProcess, wire: st
     here.send_message(QueueUrl=urls[0], MessageBody="x")
 
 
-def test_dead_letters_stay_in_their_region(server: ServerProcess) -> None:
+def test_dead_letters_stay_in_their_region(server: Served) -> None:
     here, there = make_client(server.url), make_client(server.url, region="eu-west-1")
     target = new_queue(there)
     policy = json.dumps({"deadLetterTargetArn": arn(there, target), "maxReceiveCount": 1})
@@ -356,7 +357,7 @@ def test_dead_letters_stay_in_their_region(server: ServerProcess) -> None:
 
 
 def test_the_region_may_stand_in_every_url() -> None:
-    with ServerProcess(None, "--sqs-region-urls") as server:
+    with ServerThread(sqs_region_urls=True) as server:
         sqs = make_client(server.url)
         name = new_name()
         url = sqs.create_queue(QueueName=name)["QueueUrl"]
@@ -365,7 +366,7 @@ def test_the_region_may_stand_in_every_url() -> None:
         assert make_client(server.url, region="eu-west-1").receive_message(QueueUrl=url)["Messages"][0]["Body"] == "x"
 
 
-def test_a_signature_is_for_one_region(locked_server: ServerProcess) -> None:
+def test_a_signature_is_for_one_region(locked_server: Served) -> None:
     secret = {"key": "AKIDEXAMPLE", "secret": "secret/with+signs"}
     here, there = (make_client(locked_server.url, **secret, region=region) for region in ("us-east-1", "eu-west-1"))
     url = new_queue(there)
@@ -445,7 +446,7 @@ QUOTAS: dict[str, tuple[list[dict[str, object]], dict[str, object], str]] = {
     ),
     "bytes": ([{"Sid": "a" * 8164}], {}, "Submitted policy is over max allowed size."),
 }
-"""Within a quota, one statement too much, and what is said to it."""
+"""Within a quota, one statement too much, and the answer to that."""
 
 
 @pytest.mark.parametrize("quota", QUOTAS)
@@ -486,7 +487,7 @@ def test_a_permission_is_for_seven_actions_at_most(sqs: Client, queue: str) -> N
 
 
 @pytest.mark.parametrize("quota", QUOTAS)
-def test_quotas_are_lifted_where_limits_are_relaxed(relaxed_server: ServerProcess, quota: str) -> None:
+def test_quotas_are_lifted_where_limits_are_relaxed(relaxed_server: Served, quota: str) -> None:
     statements, more, _ = QUOTAS[quota]
     sqs, policy = make_client(relaxed_server.url), json.dumps({"Statement": [*statements, more]})
     queue = new_queue(sqs, Policy=policy)

@@ -17,14 +17,14 @@ from botocore.credentials import Credentials  # type: ignore[import-untyped]  # 
 from smista.protocols.sqs.actions import ACTIONS
 from tests.protocols.sqs.clients import Client, make_client, new_name, new_queue, refused
 from tests.protocols.sqs.raw import FORM, Answer, ask
-from tests.server_process import ServerProcess
+from tests.served import Served
 from tests.waiting import PATIENCE_S
 
 KEY, SECRET = "AKIDEXAMPLE", "secret/with+signs"
 
 
 @pytest.fixture(params=["json", "query"])
-def locked(locked_server: ServerProcess, request: pytest.FixtureRequest) -> Client:
+def locked(locked_server: Served, request: pytest.FixtureRequest) -> Client:
     return make_client(locked_server.url, request.param, key=KEY, secret=SECRET)
 
 
@@ -35,7 +35,7 @@ def test_a_signed_request_is_served(locked: Client) -> None:
     assert message["Body"] == "żółć & = + %"
 
 
-def test_a_key_of_twelve_digits_is_an_account(locked_server: ServerProcess, locked: Client) -> None:
+def test_a_key_of_twelve_digits_is_an_account(locked_server: Served, locked: Client) -> None:
     other = make_client(locked_server.url, key="123456789012", secret="another")
     url = new_queue(other)
     assert url.startswith(f"{locked_server.url}/123456789012/")
@@ -44,18 +44,18 @@ def test_a_key_of_twelve_digits_is_an_account(locked_server: ServerProcess, lock
     assert refusal.status == 403
 
 
-def test_a_wrong_secret(locked_server: ServerProcess) -> None:
+def test_a_wrong_secret(locked_server: Served) -> None:
     with refused("SignatureDoesNotMatch") as refusal:
         make_client(locked_server.url, key=KEY, secret="wrong").list_queues()
     assert refusal.status == 403
 
 
-def test_an_unknown_key(locked_server: ServerProcess) -> None:
+def test_an_unknown_key(locked_server: Served) -> None:
     with refused("InvalidClientTokenId"):
         make_client(locked_server.url, key="AKIDNOBODY", secret=SECRET).list_queues()
 
 
-def test_no_signature(locked_server: ServerProcess) -> None:
+def test_no_signature(locked_server: Served) -> None:
     with refused("MissingAuthenticationToken"):
         make_client(locked_server.url, signature_version=UNSIGNED).list_queues()
 
@@ -70,7 +70,7 @@ def test_another_kind_of_signature(locked: Client) -> None:
 
 
 @pytest.mark.parametrize("skew", [timedelta(minutes=-16), timedelta(minutes=16)])
-def test_a_skewed_clock(locked_server: ServerProcess, skew: timedelta, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skewed_clock(locked_server: Served, skew: timedelta, monkeypatch: pytest.MonkeyPatch) -> None:
     import botocore.auth
 
     then = datetime.now(UTC) + skew
@@ -120,7 +120,7 @@ def fetch(url: str) -> tuple[int, str]:
     return answer.status, text
 
 
-def test_a_presigned_url_is_served_until_it_expires(locked_server: ServerProcess) -> None:
+def test_a_presigned_url_is_served_until_it_expires(locked_server: Served) -> None:
     name = new_name()
     status, text = presigned(f"{locked_server.url}/?Action=CreateQueue&QueueName={name}&Version=2012-11-05")
     assert (status, name in text) == (200, True)
@@ -133,13 +133,13 @@ def test_a_presigned_url_is_served_until_it_expires(locked_server: ServerProcess
 
 
 @pytest.mark.parametrize("expires", ["9" * 5000, "0" * 5000, "٩" * 1000, "-1", "x", ""])
-def test_a_presigned_url_that_expires_at_no_time(locked_server: ServerProcess, expires: str) -> None:
+def test_a_presigned_url_that_expires_at_no_time(locked_server: Served, expires: str) -> None:
     url = f"{locked_server.url}/?Action=ListQueues&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=x"
     status, text = fetch(f"{url}&X-Amz-Expires={quote(expires)}")
     assert (status, "IncompleteSignature" in text) == (400, True)
 
 
-def test_a_presigned_url_that_was_changed(locked_server: ServerProcess) -> None:
+def test_a_presigned_url_that_was_changed(locked_server: Served) -> None:
     request = AWSRequest(method="GET", url=f"{locked_server.url}/?Action=ListQueues")
     SigV4QueryAuth(Credentials(KEY, SECRET), "sqs", "us-east-1", expires=60).add_auth(request)
     assert fetch(request.url)[0] == 200
@@ -157,7 +157,7 @@ STRANGER = "000000000000"
 
 
 def signed(
-    server: ServerProcess,
+    server: Served,
     action: str,
     parameters: dict[str, Any],
     *,
@@ -173,7 +173,7 @@ def signed(
     return request
 
 
-def sent(server: ServerProcess, request: AWSRequest, *more: tuple[str, str]) -> Answer:
+def sent(server: Served, request: AWSRequest, *more: tuple[str, str]) -> Answer:
     """The answer to a request, with headers added after it was signed, even if it has them already."""
     connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
     prepared = request.prepare()
@@ -200,7 +200,7 @@ class PresignedWithBody(SigV4QueryAuth):  # type: ignore[misc]  # botocore has n
 
 
 @pytest.fixture
-def bank(locked_server: ServerProcess) -> str:
+def bank(locked_server: Served) -> str:
     """The path of a queue that is not the tenant's."""
     name = new_name()
     owner = make_client(locked_server.url, key=KEY, secret=SECRET)
@@ -209,16 +209,14 @@ def bank(locked_server: ServerProcess) -> str:
     return str(urlsplit(url).path)
 
 
-def is_untouched(server: ServerProcess, bank: str) -> bool:
+def is_untouched(server: Served, bank: str) -> bool:
     owner = make_client(server.url, key=KEY, secret=SECRET)
     found = owner.get_queue_attributes(QueueUrl=server.url + bank, AttributeNames=["ApproximateNumberOfMessages"])
     return bool(found["Attributes"]["ApproximateNumberOfMessages"] == "1")
 
 
 @pytest.mark.parametrize("action", ["ReceiveMessage", "DeleteQueue", "PurgeQueue", "GetQueueAttributes"])
-def test_another_credential_in_front_of_ones_own_is_refused(
-    locked_server: ServerProcess, bank: str, action: str
-) -> None:
+def test_another_credential_in_front_of_ones_own_is_refused(locked_server: Served, bank: str, action: str) -> None:
     request = signed(locked_server, action, {"QueueUrl": bank})
     assert sent(locked_server, request).status == 403
     algorithm, _, rest = request.headers["Authorization"].partition(" ")
@@ -230,14 +228,14 @@ def test_another_credential_in_front_of_ones_own_is_refused(
     assert is_untouched(locked_server, bank)
 
 
-def test_a_header_that_comes_twice_is_refused(locked_server: ServerProcess) -> None:
+def test_a_header_that_comes_twice_is_refused(locked_server: Served) -> None:
     other = signed(locked_server, "ListQueues", {}, key=KEY, secret=SECRET)
     for name in ("Authorization", "X-Amz-Date", "X-Amz-Target", "Content-Type"):
         answer = sent(locked_server, signed(locked_server, "ListQueues", {}), (name, other.headers[name]))
         assert (answer.status, "IncompleteSignature" in answer.body) == (400, True), (name, answer)
 
 
-def test_a_credential_in_a_form_says_nothing(locked_server: ServerProcess, bank: str) -> None:
+def test_a_credential_in_a_form_says_nothing(locked_server: Served, bank: str) -> None:
     credential = quote(f"{KEY}/20200101/us-east-1/sqs/aws4_request", safe="")
     body = f"Action=DeleteQueue&QueueUrl={quote(bank, safe='')}&X-Amz-Credential={credential}".encode()
     request = AWSRequest("POST", locked_server.url + "/", data=body, headers={"Content-Type": FORM})
@@ -249,7 +247,7 @@ def test_a_credential_in_a_form_says_nothing(locked_server: ServerProcess, bank:
     assert is_untouched(locked_server, bank)
 
 
-def test_a_presigned_url_with_a_part_twice_is_refused(locked_server: ServerProcess, bank: str) -> None:
+def test_a_presigned_url_with_a_part_twice_is_refused(locked_server: Served, bank: str) -> None:
     request = AWSRequest(method="GET", url=f"{locked_server.url}{bank}?Action=PurgeQueue")
     SigV4QueryAuth(Credentials(TENANT, TENANT_SECRET), "sqs", "us-east-1", expires=60).add_auth(request)
     assert fetch(request.url)[0] == 403
@@ -260,14 +258,14 @@ def test_a_presigned_url_with_a_part_twice_is_refused(locked_server: ServerProce
     assert is_untouched(locked_server, bank)
 
 
-def test_a_request_that_is_signed_in_two_ways_is_refused(locked_server: ServerProcess) -> None:
+def test_a_request_that_is_signed_in_two_ways_is_refused(locked_server: Served) -> None:
     request = AWSRequest(method="GET", url=f"{locked_server.url}/?Action=ListQueues")
     SigV4QueryAuth(Credentials(KEY, SECRET), "sqs", "us-east-1", expires=60).add_auth(request)
     answer = sent(locked_server, signed(locked_server, "ListQueues", {}, url=request.url))
     assert (answer.status, "IncompleteSignature" in answer.body) == (400, True)
 
 
-def test_what_says_what_to_do_has_to_be_signed(locked_server: ServerProcess, bank: str) -> None:
+def test_what_says_what_to_do_has_to_be_signed(locked_server: Served, bank: str) -> None:
     """Else somebody who sees a request go by could have the broker do something else with it."""
     request = AWSRequest(
         "POST",
@@ -286,7 +284,7 @@ def test_what_says_what_to_do_has_to_be_signed(locked_server: ServerProcess, ban
     assert sent(locked_server, plain, ("X-Amzn-Trace-Id", "Root=1-2-3"), ("X-Forwarded-For", "10.0.0.1")).status == 200
 
 
-def test_account_and_region_are_those_that_signed(locked_server: ServerProcess) -> None:
+def test_account_and_region_are_those_that_signed(locked_server: Served) -> None:
     name = new_name()
     made = sent(locked_server, signed(locked_server, "CreateQueue", {"QueueName": name}, region="eu-west-1"))
     assert made.json()["QueueUrl"] == f"{locked_server.url}/queue/eu-west-1/{TENANT}/{name}"
@@ -296,7 +294,7 @@ def test_account_and_region_are_those_that_signed(locked_server: ServerProcess) 
     assert (answer.status, "valid region" in answer.body) == (403, True)
 
 
-def test_arns_of_another_account_are_refused(locked_server: ServerProcess, bank: str) -> None:
+def test_arns_of_another_account_are_refused(locked_server: Served, bank: str) -> None:
     name = new_name()
     assert sent(locked_server, signed(locked_server, "CreateQueue", {"QueueName": name})).status == 200
     other = f"arn:aws:sqs:us-east-1:{STRANGER}:{bank.rpartition('/')[2]}"
@@ -314,7 +312,7 @@ def test_arns_of_another_account_are_refused(locked_server: ServerProcess, bank:
 # -- without a signature ----------------------------------------------------------------------------------------------
 
 
-def test_a_get_that_nobody_signed_changes_nothing(server: ServerProcess, boto: Client) -> None:
+def test_a_get_that_nobody_signed_changes_nothing(server: Served, boto: Client) -> None:
     """Any page can have a browser send one: <img src="http://127.0.0.1:9324/?Action=DeleteQueue&...">."""
     queue = new_queue(boto)
     boto.send_message(QueueUrl=queue, MessageBody="x")
@@ -338,7 +336,7 @@ def test_a_get_that_nobody_signed_changes_nothing(server: ServerProcess, boto: C
         boto.get_queue_url(QueueName="made")
 
 
-def test_a_body_has_to_say_what_it_is(server: ServerProcess) -> None:
+def test_a_body_has_to_say_what_it_is(server: Served) -> None:
     for headers in ({}, {"Content-Type": "text/plain"}, {"Content-Type": "application/json"}):
         answer = ask(server, "POST", "/?Action=ListQueues", "QueueNamePrefix=x", headers)
         assert (answer.status, "UnsupportedMediaType" in answer.body) == (415, True), headers

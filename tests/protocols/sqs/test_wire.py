@@ -9,11 +9,11 @@ import pytest
 
 from smista.protocols.sqs.actions import ACTIONS
 from smista.protocols.sqs.actions.base import Answer, QueueParameters
+from smista.protocols.sqs.app import SqsApp
 from smista.protocols.sqs.call import Call
-from smista.protocols.sqs.door import SqsDoor
 from tests.protocols.sqs.clients import Client, make_client, new_name, new_queue
 from tests.protocols.sqs.raw import FORM, JSON, act, ask, form
-from tests.server_process import ServerProcess
+from tests.served import Served
 
 REQUEST_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -25,7 +25,7 @@ def path_of(url: str) -> str:
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_in_json(server: ServerProcess, boto: Client) -> None:
+def test_an_answer_in_json(server: Served, boto: Client) -> None:
     name = new_name()
     answer = act(server, "CreateQueue", {"QueueName": name})
     assert answer.status == 200
@@ -36,7 +36,7 @@ def test_an_answer_in_json(server: ServerProcess, boto: Client) -> None:
     assert act(server, "DeleteQueue", {"QueueUrl": name}).body == ""
 
 
-def test_an_error_in_json(server: ServerProcess) -> None:
+def test_an_error_in_json(server: Served) -> None:
     answer = act(server, "SendMessage", {"QueueUrl": "none", "MessageBody": "x"})
     assert answer.status == 400
     assert answer.headers["content-type"] == JSON
@@ -47,7 +47,7 @@ def test_an_error_in_json(server: ServerProcess) -> None:
     }
 
 
-def test_the_queue_is_named_by_the_path_too_and_a_parameter_beats_it(server: ServerProcess, boto: Client) -> None:
+def test_the_queue_is_named_by_the_path_too_and_a_parameter_beats_it(server: Served, boto: Client) -> None:
     here, there = new_queue(boto), new_queue(boto)
     assert act(server, "SendMessage", {"MessageBody": "x"}, path_of(here)).status == 200
     assert act(server, "SendMessage", {"MessageBody": "y", "QueueUrl": there}, path_of(here)).status == 200
@@ -81,20 +81,20 @@ def test_the_queue_is_named_by_the_path_too_and_a_parameter_beats_it(server: Ser
     ],
     ids=lambda value: value.decode("latin-1")[:30] if isinstance(value, bytes) else value,
 )
-def test_json_that_cannot_be_taken(server: ServerProcess, body: bytes, kind: str) -> None:
+def test_json_that_cannot_be_taken(server: Served, body: bytes, kind: str) -> None:
     answer = act(server, "SendMessage", body)
     assert answer.json()["__type"] == f"com.amazonaws.sqs#{kind}"
     assert answer.status == 400
 
 
-def test_half_a_surrogate_pair_is_no_text(server: ServerProcess, boto: Client) -> None:
+def test_half_a_surrogate_pair_is_no_text(server: Served, boto: Client) -> None:
     queue = new_queue(boto)
     answer = act(server, "SendMessage", '{"QueueUrl": "' + queue + '", "MessageBody": "\\ud800"}')
     assert answer.status == 400
     assert "Messages" not in boto.receive_message(QueueUrl=queue)
 
 
-def test_an_unknown_action_in_json(server: ServerProcess) -> None:
+def test_an_unknown_action_in_json(server: Served) -> None:
     answer = act(server, "DropEverything")
     assert answer.status == 400
     assert answer.json()["__type"] == "com.amazonaws.sqs#UnknownOperationException"
@@ -105,7 +105,7 @@ def test_an_unknown_action_in_json(server: ServerProcess) -> None:
 # -- Query ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_in_xml(server: ServerProcess) -> None:
+def test_an_answer_in_xml(server: Served) -> None:
     name = new_name()
     answer = form(server, f"Action=CreateQueue&QueueName={name}&Attribute.1.Name=DelaySeconds&Attribute.1.Value=5")
     assert answer.status == 200
@@ -120,7 +120,7 @@ def test_an_answer_in_xml(server: ServerProcess) -> None:
     assert "<Attribute><Name>DelaySeconds</Name><Value>5</Value></Attribute>" in answer.body
 
 
-def test_an_error_in_xml(server: ServerProcess) -> None:
+def test_an_error_in_xml(server: Served) -> None:
     answer = form(server, "Action=SendMessage&MessageBody=x", "/000000000000/none")
     assert answer.status == 400
     request_id = answer.headers["x-amzn-requestid"]
@@ -132,13 +132,13 @@ def test_an_error_in_xml(server: ServerProcess) -> None:
     )
 
 
-def test_a_queue_url_without_an_action(server: ServerProcess, boto: Client) -> None:
+def test_a_queue_url_without_an_action(server: Served, boto: Client) -> None:
     answer = ask(server, "GET", path_of(new_queue(boto)))
     assert (answer.status, answer.body) == (404, "<UnknownOperationException/>\n")
 
 
 @pytest.mark.parametrize("action", ["CreateQueue", "ListQueues", "DropEverything", ""])
-def test_actions_that_do_not_go_with_a_queue_url(server: ServerProcess, boto: Client, action: str) -> None:
+def test_actions_that_do_not_go_with_a_queue_url(server: Served, boto: Client, action: str) -> None:
     answer = form(server, f"Action={action}&QueueName=x", path_of(new_queue(boto)))
     assert answer.status == 400
     assert "<Code>InvalidAction</Code>" in answer.body
@@ -160,7 +160,7 @@ def test_actions_that_do_not_go_with_a_queue_url(server: ServerProcess, boto: Cl
     ],
     ids=lambda body: body[:60],
 )
-def test_forms_that_cannot_be_taken(server: ServerProcess, boto: Client, body: str) -> None:
+def test_forms_that_cannot_be_taken(server: Served, boto: Client, body: str) -> None:
     queue = new_queue(boto)
     answer = form(server, body, path_of(queue))
     assert answer.status == 400
@@ -168,7 +168,7 @@ def test_forms_that_cannot_be_taken(server: ServerProcess, boto: Client, body: s
     assert "Messages" not in boto.receive_message(QueueUrl=queue)
 
 
-def test_a_content_type_that_is_not_known(server: ServerProcess, boto: Client) -> None:
+def test_a_content_type_that_is_not_known(server: Served, boto: Client) -> None:
     queue = new_queue(boto)
     answer = ask(
         server, "POST", path_of(queue) + "?Action=SendMessage", "MessageBody=x", {"Content-Type": "text/plain"}
@@ -177,7 +177,7 @@ def test_a_content_type_that_is_not_known(server: ServerProcess, boto: Client) -
     assert "<Code>UnsupportedMediaType</Code>" in answer.body
 
 
-def test_lists_are_numbered_in_any_order(server: ServerProcess, boto: Client) -> None:
+def test_lists_are_numbered_in_any_order(server: Served, boto: Client) -> None:
     queue = new_queue(boto)
     entry = "SendMessageBatchRequestEntry"
     body = "&".join(f"{entry}.{n}.Id=i{n}&{entry}.{n}.MessageBody=b{n}" for n in (10, 2, 1))
@@ -185,7 +185,7 @@ def test_lists_are_numbered_in_any_order(server: ServerProcess, boto: Client) ->
     assert re.findall(r"<Id>(\w+)</Id>", answer.body) == ["i1", "i2", "i10"]
 
 
-def test_a_map_of_one_needs_no_number_and_a_path_may_end_in_a_slash(server: ServerProcess, boto: Client) -> None:
+def test_a_map_of_one_needs_no_number_and_a_path_may_end_in_a_slash(server: Served, boto: Client) -> None:
     url = new_queue(boto)
     path = url.removeprefix(server.url) + "/"
     assert form(server, "Action=SetQueueAttributes&Attribute.Name=DelaySeconds&Attribute.Value=5", path).status == 200
@@ -201,7 +201,7 @@ def test_a_map_of_one_needs_no_number_and_a_path_may_end_in_a_slash(server: Serv
 @pytest.mark.parametrize(
     "action", ["SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"], ids=lambda action: action
 )
-def test_a_list_given_empty_has_no_entries(server: ServerProcess, boto: Client, action: str) -> None:
+def test_a_list_given_empty_has_no_entries(server: Served, boto: Client, action: str) -> None:
     path = path_of(new_queue(boto))
     for parameter in ("Entries", f"{action}RequestEntry"):
         answer = form(server, f"Action={action}&{parameter}=", path)
@@ -209,7 +209,7 @@ def test_a_list_given_empty_has_no_entries(server: ServerProcess, boto: Client, 
         assert "<Code>AWS.SimpleQueueService.EmptyBatchRequest</Code>" in answer.body
 
 
-def test_other_lists_given_empty_are_passed_over(server: ServerProcess, boto: Client) -> None:
+def test_other_lists_given_empty_are_passed_over(server: Served, boto: Client) -> None:
     path = path_of(new_queue(boto))
     names = ("MessageAttribute", "MessageAttributes", "MessageSystemAttributes", "MessageSystemAttribute")
     empty = "&".join(f"{name}=" for name in names)
@@ -227,7 +227,7 @@ def test_other_lists_given_empty_are_passed_over(server: ServerProcess, boto: Cl
 WANTS_JSON = {"Accept": "application/json"}
 
 
-def test_a_query_that_accepts_json_is_answered_in_json(server: ServerProcess, boto: Client) -> None:
+def test_a_query_that_accepts_json_is_answered_in_json(server: Served, boto: Client) -> None:
     url = new_queue(boto)
     attribute = {"n": {"DataType": "Number", "StringValue": "1"}}
     boto.send_message(QueueUrl=url, MessageBody="x", MessageAttributes=attribute)
@@ -252,7 +252,7 @@ def test_a_query_that_accepts_json_is_answered_in_json(server: ServerProcess, bo
     assert listed["ListQueuesResponse"]["ListQueuesResult"] == {"queueUrls": [url]}
 
 
-def test_an_error_of_a_query_that_accepts_json(server: ServerProcess, boto: Client) -> None:
+def test_an_error_of_a_query_that_accepts_json(server: Served, boto: Client) -> None:
     path = path_of(new_queue(boto))
     answer = ask(server, "GET", path + "?Action=ListQueues", b"", WANTS_JSON)
     assert answer.status == 400
@@ -269,7 +269,7 @@ TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sample
 
 
 @pytest.mark.parametrize("wire", ["json", "query"])
-def test_the_trace_header_of_a_request_goes_with_its_messages(server: ServerProcess, wire: str) -> None:
+def test_the_trace_header_of_a_request_goes_with_its_messages(server: Served, wire: str) -> None:
     sqs = make_client(server.url, wire)
     url = new_queue(sqs)
     sqs.meta.events.register("before-send.sqs", lambda request, **_: request.headers.update({"X-Amzn-Trace-Id": TRACE}))
@@ -286,7 +286,7 @@ def test_the_trace_header_of_a_request_goes_with_its_messages(server: ServerProc
     assert found == {"single": TRACE, "entry": TRACE, "own": "Root=own"}
 
 
-def test_what_is_no_trace_header_is_passed_over(server: ServerProcess, boto: Client) -> None:
+def test_what_is_no_trace_header_is_passed_over(server: Served, boto: Client) -> None:
     url = new_queue(boto)
     headers = {"Content-Type": FORM, "X-Amzn-Trace-Id": "x" * 100}
     assert ask(server, "POST", path_of(url), "Action=SendMessage&MessageBody=x", headers).status == 200
@@ -294,7 +294,7 @@ def test_what_is_no_trace_header_is_passed_over(server: ServerProcess, boto: Cli
     assert "AWSTraceHeader" not in message["Attributes"]
 
 
-def test_a_request_that_is_too_long(server: ServerProcess) -> None:
+def test_a_request_that_is_too_long(server: Served) -> None:
     answer = act(server, "SendMessage", b" " * (17 << 20))
     assert answer.status == 413
 
@@ -331,14 +331,14 @@ def test_a_request_that_is_too_long(server: ServerProcess) -> None:
         ("GET", "/openapi.json", b"", {}, False),
     ],
 )
-def test_the_door_claims_what_is_for_it(
+def test_the_app_claims_what_is_for_it(
     method: str, path: str, query: bytes, headers: dict[bytes, bytes], is_ours: bool
 ) -> None:
     scope = {"type": "http", "method": method, "path": path, "query_string": query, "headers": list(headers.items())}
-    assert SqsDoor.claims(scope) is is_ours
+    assert SqsApp.claims(scope) is is_ours
 
 
-def test_without_a_signature_a_get_may_ask_only_for_what_changes_nothing(server: ServerProcess) -> None:
+def test_without_a_signature_a_get_may_ask_only_for_what_changes_nothing(server: Served) -> None:
     answers = {name: ask(server, "GET", f"/?Action={name}").body for name in ACTIONS}
     refused = {name for name, body in answers.items() if "by GET has to be signed" in body}
     assert refused == {name for name, action in ACTIONS.items() if not action.is_reading}
@@ -360,7 +360,7 @@ def test_what_an_action_is_called_does_not_decide_whether_it_may_come_by_get() -
     assert not GetRidOfQueue.is_reading
 
 
-def test_the_other_doors_on_the_port_are_as_they_were(server: ServerProcess) -> None:
+def test_other_protocols_on_the_port_are_as_they_were(server: Served) -> None:
     assert ask(server, "GET", "/healthz").body == "ok\n"
     assert ask(server, "GET", "/").headers["content-type"].startswith("text/html")
     answer = ask(

@@ -36,14 +36,14 @@ def spark(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def told() -> list[str]:
-    """What a run said on its way."""
+def lines() -> list[str]:
+    """What a run printed on its way."""
     return []
 
 
 @pytest.fixture
-def run(spark: SparkSession, told: list[str]) -> Run:
-    return Run(spark=spark, tell=told.append)
+def run(spark: SparkSession, lines: list[str]) -> Run:
+    return Run(spark=spark, on_progress=lines.append)
 
 
 class Log:
@@ -56,7 +56,7 @@ class Log:
 
     def add(self, kind: str, sequence: int | None, s: float = 0, queue: str = "orders", **more: Any) -> Log:
         row: dict[str, Any] = dict.fromkeys(COLUMNS)
-        row.update(position=next(self._positions), index=0, at=BEGAN + timedelta(seconds=s), kind=kind)
+        row.update(shard=0, position=next(self._positions), index=0, at=BEGAN + timedelta(seconds=s), kind=kind)
         row.update(namespace="/", queue=queue, sequence=sequence)
         if kind == "enqueued":
             row.update(message_id=f"m{sequence}", created_at=row["at"], body=b"{}", body_bytes=2)
@@ -102,9 +102,9 @@ def queue(client: Client) -> str:
 
 
 @pytest.fixture
-def at_broker(spark: SparkSession, told: list[str], broker: ServerProcess) -> Run:
+def at_broker(spark: SparkSession, lines: list[str], broker: ServerProcess) -> Run:
     """A run that has a broker."""
-    return Run(spark=spark, endpoint=broker.url, tell=told.append)
+    return Run(spark=spark, endpoint=broker.url, on_progress=lines.append)
 
 
 def bodies(client: Client, queue: str) -> list[str]:

@@ -26,7 +26,7 @@ def troubled(log: Log, tmp_path: Path) -> str:
     # A consumer that works, and one that holds on to what it has.
     for sequence, consumer in ((1, "ann"), (2, "ben"), (3, "ann")):
         log.add("enqueued", sequence, queue="held").add("delivered", sequence, 1, queue="held", consumer=consumer)
-    log.add("acked", 1, 2, queue="held").add("acked", 3, 69 * MINUTE_S, queue="held")
+    log.add("acknowledged", 1, 2, queue="held").add("acknowledged", 3, 69 * MINUTE_S, queue="held")
     # A queue that grows by two a minute; and one that grows, but by less than matters.
     for minute in range(60, 70):
         for offset, queue in enumerate(("grows", "grows", "creeps")):
@@ -37,7 +37,7 @@ def troubled(log: Log, tmp_path: Path) -> str:
             sequence = 5000 + 10 * minute + offset
             log.add("enqueued", sequence, minute * MINUTE_S, queue=queue)
             log.add("delivered", sequence, minute * MINUTE_S + wait_s, queue=queue)
-            log.add("acked", sequence, minute * MINUTE_S + wait_s, queue=queue)
+            log.add("acknowledged", sequence, minute * MINUTE_S + wait_s, queue=queue)
     place = Archive(tmp_path / "archive")
     place.opened_for(Contents(queues=[], namespace=None, has_bodies=True))
     write_batch(place, log.frame(), 0)
@@ -66,7 +66,8 @@ def test_each_alert_is_raised_once_until_it_may_be_repeated(
     found = {each["alert"]: each for each in map(json.loads, bodies(client, queue))}
     assert sorted(found) == ["growing_backlog", "rising_wait", "stuck_consumer"]
     assert (
-        found["growing_backlog"]["told"] == "The backlog of queue grows has grown for 5 minutes, by 10 to 20 messages."
+        found["growing_backlog"]["sentence"]
+        == "The backlog of queue grows has grown for 5 minutes, by 10 to 20 messages."
     )
     assert (found["rising_wait"]["value"], found["rising_wait"]["threshold"]) == (10.0, 2.0)
     assert found["stuck_consumer"]["value"] == 70 * MINUTE_S - 1
@@ -87,7 +88,7 @@ def test_waits_after_an_hour_without_any_are_told_as_that(
     wanted: dict[str, Any] = {"state": str(tmp_path / "state"), "archive": str(place.path)}
     at_ms = round((BEGAN + timedelta(minutes=1)).timestamp() * 1000)
     [row] = alerts(at_broker, **wanted, to=queue, at=at_ms, dry_run=True).rows
-    assert row["told"] == "Messages wait 30.0 s in queue orders (95th percentile), after none in the hour before."
+    assert row["sentence"] == "Messages wait 30.0 s in queue orders (95th percentile), after none in the hour before."
     with pytest.raises(WrongOption, match="There is no queue 'nosuch' at the broker; make it first: smista declare"):
         alerts(at_broker, **wanted, to="nosuch", at=at_ms)
 

@@ -44,13 +44,15 @@ def positions(frame: DataFrame) -> list[Any]:
 
 
 def test_a_batch_comes_back_as_it_was(spark: SparkSession, place: Archive, log: Log) -> None:
-    log.add("enqueued", 1, queue="007", headers={"colour": "red"}, body=b"\0\xff").add("acked", 1, 3_600, queue="a/b=c")
+    log.add("enqueued", 1, queue="007", headers={"colour": "red"}, body=b"\0\xff").add(
+        "acknowledged", 1, 3_600, queue="a/b=c"
+    )
     write_batch(place, log.frame(), 0)
     rows = place.rows(spark)
     assert rows.columns == list(COLUMNS)
     assert found(rows, *COLUMNS) == sorted((tuple(_naive(cell) for cell in row) for row in log.rows), key=str)
     [manifest] = place.manifests()
-    assert (manifest.rows, manifest.first_position, manifest.last_position) == (2, 1, 2)
+    assert (manifest.rows, manifest.reached) == (2, {0: 2})
     assert [(file.queue, str(file.day), file.hour_at_ms) for file in manifest.files] == [
         ("007", "2026-01-31", round(BEGAN.timestamp() * 1000)),
         ("a/b=c", "2026-01-31", round(BEGAN.timestamp() * 1000) + 3_600_000),
@@ -79,9 +81,9 @@ def test_a_run_that_is_killed_between_batch_and_manifest_writes_the_batch_again(
     spark: SparkSession, place: Archive, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arriving = tmp_path / "arriving"
-    log.add("enqueued", 1).add("acked", 1)
+    log.add("enqueued", 1).add("acknowledged", 1)
     log.frame().coalesce(1).write.parquet(str(arriving))
-    run = Run(spark=spark, tell=lambda line: None)
+    run = Run(spark=spark, on_progress=lambda line: None)
 
     @failures_explained()
     def follow() -> dict[str, Any]:
@@ -135,13 +137,25 @@ def test_a_broker_that_knows_more_columns_extends_the_archive(spark: SparkSessio
     from pyspark.sql import functions
 
     write_batch(place, log.add("enqueued", 1).frame(), 0)
-    write_batch(place, log.add("acked", 1).frame().where("position = 2").withColumn("shard", functions.lit(7)), 1)
-    write_batch(place, log.add("acked", 2).frame().where("position = 3").drop("properties"), 2)
-    assert found(place.rows(spark), "position", "shard", "properties") == [
+    write_batch(place, log.add("acknowledged", 1).frame().where("position = 2").withColumn("zone", functions.lit(7)), 1)
+    write_batch(place, log.add("acknowledged", 2).frame().where("position = 3").drop("properties"), 2)
+    assert found(place.rows(spark), "position", "zone", "properties") == [
         (1, None, None),
         (2, 7, None),
         (3, None, None),
     ]
+
+
+def test_an_archive_goes_on_in_each_shard(spark: SparkSession, place: Archive, log: Log) -> None:
+    write_batch(place, log.add("enqueued", 1, shard=0, position=5).add("enqueued", 2, shard=1, position=9).frame(), 0)
+    Log.__init__(log, spark)
+    write_batch(place, log.add("enqueued", 3, shard=1, position=10).frame(), 1)
+    assert [manifest.reached for manifest in place.manifests()] == [{0: 5, 1: 9}, {0: 5, 1: 10}]
+    assert pipeline._resumed(place, "latest") == '{"0": 6, "1": 11}'
+
+
+def test_a_new_archive_begins_where_it_is_told(place: Archive) -> None:
+    assert pipeline._resumed(place, "latest") == "latest"
 
 
 def test_a_column_that_changes_its_type_is_refused_before_anything_is_written(
@@ -191,7 +205,7 @@ def test_an_archive_is_of_the_same_queues_for_ever(run: Run, place: Archive) -> 
 
 def test_wrong_options_are_answered_before_spark_is_started(broker: ServerProcess, tmp_path: Path) -> None:
     run = Run(endpoint=broker.url)
-    with pytest.raises(WrongOption, match="--from soon is neither"):
+    with pytest.raises(WrongOption, match="--from is 'soon'; it is earliest, latest, a position"):
         archive(run, to=str(tmp_path), start="soon")
     with pytest.raises(WrongOption, match="not on a mounted file system"):
         archive(run, to="s3://bucket/archive")
@@ -205,8 +219,8 @@ def test_wrong_options_are_answered_before_spark_is_started(broker: ServerProces
 def test_a_run_that_goes_on_archives_what_comes_until_it_is_told_to_stop(
     spark: SparkSession, client: Client, queue: str, broker: ServerProcess, tmp_path: Path
 ) -> None:
-    told: list[str] = []
-    run = Run(spark=spark, endpoint=broker.url, interval_ms=100, tell=told.append)
+    lines: list[str] = []
+    run = Run(spark=spark, endpoint=broker.url, interval_ms=100, on_progress=lines.append)
     with ThreadPoolExecutor() as pool:
         running = pool.submit(archive, run, to=str(tmp_path), queue=[queue], has_bodies=False)
         try:
@@ -214,13 +228,13 @@ def test_a_run_that_goes_on_archives_what_comes_until_it_is_told_to_stop(
             wait_until(lambda: len(Archive(tmp_path).manifests()) == 1, running)
             client.publish(queue, b"x")
             wait_until(lambda: len(Archive(tmp_path).manifests()) == 2, running)
-            # Spark tells of a batch a little after it was written.
-            wait_until(lambda: len(told) == 2, running)
+            # Spark reports a batch a little after it was written.
+            wait_until(lambda: len(lines) == 2, running)
         finally:
             run.stop()
         summary = running.result(SPARK_PATIENCE_S)
     assert (summary.facts["batches"], summary.facts["rows"]) == (2, 2)
-    assert [line.partition(" rows")[0] for line in told] == ["batch 0: 1", "batch 1: 1"]
+    assert [line.partition(" rows")[0] for line in lines] == ["batch 0: 1", "batch 1: 1"]
     assert found(Archive(tmp_path).rows(spark), "kind", "body") == [("enqueued", None)] * 2
 
 

@@ -57,7 +57,7 @@ def test_small_files_become_one_and_readers_of_old_ones_are_left_in_peace(
     assert (len(place.all_manifests()), len(list(place.data.iterdir()))) == (1, 1)
     assert rows(place, spark) == before
     [manifest] = place.manifests()
-    assert (manifest.first_position, manifest.last_position) == (1, 4)
+    assert manifest.reached == {0: 4}
 
 
 def test_a_batch_that_spark_repeats_when_it_was_compacted_twice_is_not_written_again(
@@ -66,7 +66,7 @@ def test_a_batch_that_spark_repeats_when_it_was_compacted_twice_is_not_written_a
     compact(run, archive=str(place.path), keep=ERA_MS, grace=0)
     large = min(file.bytes for manifest in place.manifests() for file in manifest.files)
     for number in (3, 4):
-        log.add("acked", 4, number, queue="bills")
+        log.add("acknowledged", 4, number, queue="bills")
         write_batch(place, log.frame().where(f"position > {number + 1}"), number)
     compact(run, archive=str(place.path), keep=ERA_MS, grace=0, file_bytes=2 * large)  # these two
     for _ in range(2):  # with the others; the second time, what the first has replaced is removed

@@ -64,7 +64,7 @@ def test_with_a_checkpoint_every_file_is_loaded_once(
     ("options", "said"),
     [
         ({"place": "a.csv"}, "Say where to"),
-        ({"place": "a", "to": "q"}, "cannot be told by its name"),
+        ({"place": "a", "to": "q"}, "does not follow from its name"),
         ({"place": "a", "form": "xml", "to": "q"}, "--format xml is none of parquet"),
         ({"place": "a.csv", "to": "q", "given": ["colour=red"]}, "A message has no colour; --set knows id"),
         ({"place": "a.csv", "to": "q", "option": ["header"]}, "is not NAME=VALUE"),
@@ -76,5 +76,5 @@ def test_with_a_checkpoint_every_file_is_loaded_once(
 def test_wrong_options_are_answered_before_spark_is_started(options: dict[str, Any], said: str) -> None:
     with pytest.raises(WrongOption, match=said):
         load(Run(), **options)
-    with pytest.raises(WrongOption, match="--checkpoint FOLDER has to say"):
+    with pytest.raises(WrongOption, match="--checkpoint FOLDER has to name"):
         load(Run(interval_ms=1), place="a.csv", to="q")

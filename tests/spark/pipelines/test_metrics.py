@@ -33,14 +33,16 @@ def counted(spark: SparkSession) -> Counted:
     for sequence in range(1, 5):
         log.add("enqueued", sequence, 10 * sequence)
         log.add("delivered", sequence, 10 * sequence + sequence)
-    log.add("acked", 1, 13).add("acked", 2, 62).add("returned", 3, 63, reason="nacked").add("expired", 4, 65)
+    log.add("acknowledged", 1, 13).add("acknowledged", 2, 62).add("returned", 3, 63, reason="nacked").add(
+        "expired", 4, 65
+    )
     log.add("delivered", 3, 64)
     log.add("enqueued", 11, 0, "delayed", ready_at=BEGAN + timedelta(seconds=30)).add("delivered", 11, 31, "delayed")
     log.add("enqueued", 21, 0, "dying").add("enqueued", 22, 0, "dying")
     log.add("dead_lettered", 21, 61, "dying", reason="rejected", target_queue="dying_dlq", target_sequence=23)
     log.add("dead_lettered", 22, 61, "dying", reason="rejected")
-    log.add("enqueued", 31, 0, "aging").add("enqueued", 32, 70, "aging").add("acked", 31, 190, "aging")
-    log.add("acked", 32, 310, "aging").add("enqueued", 33, 400, "aging")
+    log.add("enqueued", 31, 0, "aging").add("enqueued", 32, 70, "aging").add("acknowledged", 31, 190, "aging")
+    log.add("acknowledged", 32, 310, "aging").add("enqueued", 33, 400, "aging")
     log.add("enqueued", 41, 300, "tardy").add("enqueued", 42, 10, "tardy").add("enqueued", 43, 290, "tardy")
     frame = log.frame()
     stays = lifecycle.with_purges(lifecycle.stays(frame), lifecycle.purges(frame))
@@ -53,13 +55,18 @@ def counted(spark: SparkSession) -> Counted:
 
 def test_rates_and_times_are_those_of_the_window_in_which_something_happened(counted: Counted) -> None:
     first, second = counted["orders"][0], counted["orders"][1]
-    assert (first["published"], first["delivered"], first["acked"]) == (4, 4, 1)
+    assert (first["published"], first["delivered"], first["acknowledged"]) == (4, 4, 1)
     assert (first["in_per_s"], first["out_per_s"]) == (pytest.approx(4 / 60), pytest.approx(1 / 60))
     assert (first["wait_p50_ms"], first["wait_p99_ms"], first["work_p50_ms"]) == (2_000, 4_000, 2_000)
     assert (first["sla_share"], second["sla_share"]) == (1.0, 0.0)  # 3 s; 42 s
     assert (first["retry_rate"], first["dead_letter_rate"], second["retry_rate"]) == (0.0, 0.0, 1.0)
     assert (first["backlog"], first["oldest_age_s"]) == (3, 40)  # the one of second 20, at second 60
-    assert (second["acked"], second["expired"], second["expiry_rate"], second["wait_p50_ms"]) == (1, 1, None, 1_000)
+    assert (second["acknowledged"], second["expired"], second["expiry_rate"], second["wait_p50_ms"]) == (
+        1,
+        1,
+        None,
+        1_000,
+    )
     assert (second["backlog"], second["oldest_age_s"]) == (1, 90)
     assert counted["orders"][6]["oldest_age_s"] == 370  # up to the last row
 

@@ -13,7 +13,7 @@ from smista.spark.pipelines import reconcile as pipeline
 from smista.spark.pipelines.reconcile import balances, faults, followed, reconcile
 from smista.spark.pipelines.run import Run
 from smista.spark.pipelines.tables import Table
-from tests.spark.pipelines.conftest import Log, found
+from tests.spark.pipelines.conftest import BEGAN, Log, found
 
 
 def balance(frame: DataFrame, *columns: str) -> list[tuple[object, ...]]:
@@ -25,19 +25,19 @@ def wrong(frame: DataFrame) -> list[tuple[object, ...]]:
 
 
 def test_a_message_that_was_acknowledged_adds_up(log: Log) -> None:
-    log.add("enqueued", 1).add("delivered", 1, 1).add("acked", 1, 2).add("enqueued", 2, 3)
-    assert balance(log.frame(), "published", "acked", "live") == [(2, 1, 1)]
+    log.add("enqueued", 1).add("delivered", 1, 1).add("acknowledged", 1, 2).add("enqueued", 2, 3)
+    assert balance(log.frame(), "published", "acknowledged", "live") == [(2, 1, 1)]
     assert wrong(log.frame()) == []
 
 
 def test_every_way_to_go_is_counted(log: Log) -> None:
     for sequence in range(1, 7):
         log.add("enqueued", sequence)
-    log.add("acked", 1).add("expired", 2, reason="expired").add("removed", 3, reason="overflow")
+    log.add("acknowledged", 1).add("expired", 2, reason="expired").add("removed", 3, reason="overflow")
     log.add("dead_lettered", 4, reason="max_retries", target_queue="orders_dlq", target_sequence=7)
     log.add("dead_lettered", 5, reason="rejected")
     log.add("purged", None, reason="ready", target_sequence=8, count=1)
-    columns = ("queue", "published", "arrived", "acked", "expired", "removed", "purged", "dead", "live", "moved")
+    columns = ("queue", "published", "arrived", "acknowledged", "expired", "removed", "purged", "dead", "live", "moved")
     assert balance(log.frame(), *columns) == [
         ("orders", 6, 0, 1, 1, 1, 1, 1, 0, 1),
         ("orders_dlq", 0, 1, 0, 0, 0, 0, 1, 0, 0),
@@ -49,11 +49,21 @@ def test_a_message_that_is_redriven_and_dies_again_is_one_message(log: Log) -> N
     log.add("enqueued", 1)
     log.add("dead_lettered", 1, reason="rejected", target_queue="orders_dlq", target_sequence=2)
     log.add("moved", 2, queue="orders_dlq", reason="redriven", target_queue="orders", target_sequence=3)
-    log.add("delivered", 3).add("acked", 3)
-    assert balance(log.frame(), "queue", "published", "acked", "dead", "live") == [
+    log.add("delivered", 3).add("acknowledged", 3)
+    assert balance(log.frame(), "queue", "published", "acknowledged", "dead", "live") == [
         ("orders", 1, 1, 0, 0),
         ("orders_dlq", 0, 0, 0, 0),
     ]
+
+
+def test_a_queue_that_comes_again_in_another_shard_is_another(log: Log) -> None:
+    """Its positions begin at 1 there, and its sequences lie far above."""
+    there = 1 << 46
+    log.add("enqueued", 1).add("acknowledged", 1).add("enqueued", 2).add("deleted", None, position=900)
+    log.add("enqueued", there + 1, shard=1, position=1).add("enqueued", there + 2, shard=1, position=2)
+    log.add("acknowledged", there + 1, shard=1, position=3)
+    assert balance(log.frame(), "published", "acknowledged", "purged", "live", "earlier") == [(4, 2, 1, 1, 0)]
+    assert wrong(log.frame()) == []
 
 
 def test_a_queue_that_was_deleted_took_its_messages_along(log: Log) -> None:
@@ -63,18 +73,18 @@ def test_a_queue_that_was_deleted_took_its_messages_along(log: Log) -> None:
 
 def test_a_purge_of_ready_messages_leaves_those_in_flight_and_those_for_later(log: Log) -> None:
     log.add("enqueued", 1).add("delivered", 1).add("enqueued", 2).add("enqueued", 3, ready_at=None)
-    log.add("enqueued", 4, ready_at=log.rows[0][2].replace(year=2027))
+    log.add("enqueued", 4, ready_at=BEGAN.replace(year=2027))
     log.add("purged", None, 1, reason="ready", target_sequence=5, count=2)
-    log.add("acked", 1, 2)
-    assert balance(log.frame(), "purged", "acked", "live") == [(2, 1, 1)]
+    log.add("acknowledged", 1, 2)
+    assert balance(log.frame(), "purged", "acknowledged", "live") == [(2, 1, 1)]
     assert wrong(log.frame()) == []
 
 
 def test_each_fault_is_found_and_named(log: Log) -> None:
     log.add("enqueued", 1).add("enqueued", 1)
-    log.add("enqueued", 2).add("acked", 2).add("acked", 2)
-    log.add("acked", 3)
-    log.add("enqueued", 4).add("acked", 4).add("delivered", 4)
+    log.add("enqueued", 2).add("acknowledged", 2).add("acknowledged", 2)
+    log.add("acknowledged", 3)
+    log.add("enqueued", 4).add("acknowledged", 4).add("delivered", 4)
     assert wrong(log.frame()) == [("began twice", 1), ("ended twice", 2), ("never began", 3), ("seen after its end", 4)]
 
 
@@ -90,7 +100,7 @@ def test_a_purge_that_took_another_number_is_found(log: Log) -> None:
 
 
 def test_what_began_before_the_first_row_is_no_fault(log: Log) -> None:
-    log.add("acked", 5).add("enqueued", 8).add("delivered", 6).add(
+    log.add("acknowledged", 5).add("enqueued", 8).add("delivered", 6).add(
         "purged", None, reason="all", target_sequence=9, count=4
     )
     assert balance(log.frame(), "published", "earlier") == [(1, 2)]
@@ -128,7 +138,7 @@ def test_the_log_of_a_broker_adds_up_with_what_the_broker_has(
     assert done.is_good, done.text()
     rows = {row["queue"]: row for row in done.rows}
     mine, dead, purged = rows[queue], rows[f"{queue}_dlq"], rows[other]
-    assert (mine["published"], mine["acked"], mine["arrived"], mine["moved"]) == (22, 5, 1, 4)
+    assert (mine["published"], mine["acknowledged"], mine["arrived"], mine["moved"]) == (22, 5, 1, 4)
     # Two of the three that were rejected, since one was redriven; and the one whose time ran out.
     assert (dead["dead"], purged["purged"], purged["live"]) == (3, 2, 1)
     assert Table(tmp_path / "faults").read(at_broker.spark).isEmpty()

@@ -27,6 +27,6 @@ def test_the_poison_is_found_and_sent_back_and_the_books_are_balanced(tmp_path: 
     assert "could not convert string to float: '<text>'" in done.stdout
     assert "Everything adds up." in done.stdout
     facts = dict(line.rsplit(maxsplit=1) for line in done.stdout.splitlines() if len(line.split()) == 2)
-    assert (facts["published"], facts["acked"], facts["dead"], facts["faults"]) == ("200", "200", "0", "0")
+    assert (facts["published"], facts["acknowledged"], facts["dead"], facts["faults"]) == ("200", "200", "0", "0")
     for report in ("metrics", "triage"):
         assert "</svg>" in (tmp_path / "story" / report / "report.html").read_text()

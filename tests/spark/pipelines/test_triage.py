@@ -27,8 +27,11 @@ def test_errors_that_differ_in_numbers_ids_and_quotes_are_one_error(spark: Spark
         "object at 0x7f5f9301ff50 of deadbeef00112233": "object at <hex> of <hex>",
         "": "",
     }
-    frame = spark.createDataFrame([(error,) for error in errors], "said string")
-    assert dict(found(frame.select("said", normalised(sql.col("said")).alias("is")), "said", "is")) == errors
+    frame = spark.createDataFrame([(error,) for error in errors], "error_text string")
+    assert (
+        dict(found(frame.select("error_text", normalised(sql.col("error_text")).alias("is")), "error_text", "is"))
+        == errors
+    )
 
 
 def test_the_shape_of_a_body_is_its_keys_and_types(spark: SparkSession) -> None:
@@ -58,12 +61,12 @@ def dying(log: Log) -> Log:
     log.add("dead_lettered", 21, 600, error="no dough for 1", target_sequence=31, **dead)
     log.add("moved", 12, 700, target_sequence=22, **back)
     log.add("dead_lettered", 22, 800, reason="rejected", error="parked here")
-    return log.add("acked", 13, 900, queue="orders_dlq")
+    return log.add("acknowledged", 13, 900, queue="orders_dlq")
 
 
 def test_letters_are_grouped_by_queue_reason_error_and_shape(dying: Log) -> None:
-    letters = deaths(dying.frame()).localCheckpoint()
-    grouped = groups(letters).localCheckpoint()
+    dead_letters = deaths(dying.frame()).localCheckpoint()
+    grouped = groups(dead_letters).localCheckpoint()
     columns = ("reason", "error", "deaths", "dead", "messages", "shape")
     assert found(grouped, *columns) == [
         ("max_retries", "no dough for <n>", 4, 1, 3, "OBJECT<n: NUMBER>"),
@@ -72,7 +75,7 @@ def test_letters_are_grouped_by_queue_reason_error_and_shape(dying: Log) -> None
     ]
     [worst] = [row for row in grouped.collect() if row.deaths == 4]
     assert (worst.samples[0], worst.last_error, sum(worst.slices)) == ("m1", "no dough for 1", 4)
-    assert found(still_dead(letters), "message_id", "queue", "lies_in") == [
+    assert found(still_dead(dead_letters), "message_id", "queue", "lies_in") == [
         ("m1", "orders", "orders_dlq"),
         ("m2", "orders", "orders"),
         ("m4", "orders", "orders_dlq"),
@@ -110,7 +113,7 @@ def test_a_run_writes_tables_and_a_report_and_the_next_replaces_them(
     write_batch(place, dying.frame(), 0)
     summary = triage(run, to=str(tmp_path / "out"), archive=str(place.path))
     assert (summary.facts["groups"], summary.facts["deaths"], summary.facts["dead"]) == (3, 6, 3)
-    assert Table(tmp_path / "out" / "letters").read(spark).count() == 3
+    assert Table(tmp_path / "out" / "dead_letters").read(spark).count() == 3
     page = (tmp_path / "out" / "report.html").read_text()
     assert "no dough for 1" in page
     assert "<script" not in page

@@ -1,62 +1,24 @@
 """Exchanges: from a message's routing key and headers to the queues it goes to."""
 
-from smista.core.errors import (
-    BindingTargetNotFound,
-    ExchangeCycle,
-    ExchangeDiffers,
-    ExchangeInternal,
-    ExchangeInUse,
-    ExchangeNotFound,
-    ExchangeReserved,
-    InvalidBinding,
-    InvalidExchange,
-    ReachTooWide,
-)
-from smista.core.exchanges.arguments import Arguments, freeze, thaw
-from smista.core.exchanges.exchange import (
-    Binding,
-    Destination,
-    DestinationKind,
-    Exchange,
-    ExchangeKind,
-    ExchangeSettings,
-    ExchangeTarget,
-)
-from smista.core.exchanges.matcher import WORK_MAX, Work
-from smista.core.exchanges.router import QUEUES_MAX, Reach, Route, Step, explain, route
-from smista.core.exchanges.topology import DEFAULT_EXCHANGE, PREDECLARED, Removed, Topology
-
-__all__ = [
-    "DEFAULT_EXCHANGE",
-    "PREDECLARED",
-    "QUEUES_MAX",
-    "WORK_MAX",
-    "Arguments",
-    "Binding",
-    "BindingTargetNotFound",
-    "Destination",
-    "DestinationKind",
-    "Exchange",
-    "ExchangeCycle",
-    "ExchangeDiffers",
-    "ExchangeInUse",
-    "ExchangeInternal",
-    "ExchangeKind",
-    "ExchangeNotFound",
-    "ExchangeReserved",
-    "ExchangeSettings",
-    "ExchangeTarget",
-    "InvalidBinding",
-    "InvalidExchange",
-    "Reach",
-    "ReachTooWide",
-    "Removed",
-    "Route",
-    "Step",
-    "Topology",
-    "Work",
-    "explain",
-    "freeze",
-    "route",
-    "thaw",
-]
+from smista.core.exchanges.arguments import Arguments as Arguments
+from smista.core.exchanges.arguments import freeze as freeze
+from smista.core.exchanges.arguments import thaw as thaw
+from smista.core.exchanges.exchange import Binding as Binding
+from smista.core.exchanges.exchange import Destination as Destination
+from smista.core.exchanges.exchange import DestinationKind as DestinationKind
+from smista.core.exchanges.exchange import Exchange as Exchange
+from smista.core.exchanges.exchange import ExchangeKind as ExchangeKind
+from smista.core.exchanges.exchange import ExchangeSettings as ExchangeSettings
+from smista.core.exchanges.exchange import ExchangeTarget as ExchangeTarget
+from smista.core.exchanges.matcher import WORK_MAX as WORK_MAX
+from smista.core.exchanges.matcher import Work as Work
+from smista.core.exchanges.router import QUEUES_MAX as QUEUES_MAX
+from smista.core.exchanges.router import Reach as Reach
+from smista.core.exchanges.router import Route as Route
+from smista.core.exchanges.router import Step as Step
+from smista.core.exchanges.router import explain as explain
+from smista.core.exchanges.router import route as route
+from smista.core.exchanges.topology import DEFAULT_EXCHANGE as DEFAULT_EXCHANGE
+from smista.core.exchanges.topology import PREDECLARED as PREDECLARED
+from smista.core.exchanges.topology import Removed as Removed
+from smista.core.exchanges.topology import Topology as Topology

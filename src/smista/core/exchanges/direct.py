@@ -40,7 +40,3 @@ class DirectMatcher(Generic[D]):
             for label in labels(held)
         )
         return counted(found, work)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._by_key

@@ -4,19 +4,19 @@ Nothing here points at a queue or at another exchange: destinations are names, l
 tables of its own, so that no reference cycles arise.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from smista.core.errors import InvalidBinding
 from smista.core.exchanges.arguments import Arguments, Unfreezable, freeze
 from smista.core.exchanges.direct import DirectMatcher
 from smista.core.exchanges.fanout import FanoutMatcher
 from smista.core.exchanges.headers import HeadersMatcher
 from smista.core.exchanges.matcher import Matcher
 from smista.core.exchanges.topic import TopicMatcher
+from smista.errors import InvalidBinding
 
 DestinationKind: TypeAlias = Literal["queue", "exchange"]
 
@@ -83,7 +83,7 @@ class Exchange:
         self.number = number
         self.namespace = namespace
         self.settings = settings
-        self.matcher: Matcher[Destination] = _new_matcher(settings.kind)
+        self.matcher: Matcher[Destination] = _MATCHERS[settings.kind]()
         self.bindings: dict[Binding, None] = {}  # those from here; in order
         self.target_counts: dict[str, int] = {}  # exchanges bound to this one: how many bindings lead to each
 
@@ -91,16 +91,12 @@ class Exchange:
         return f"<Exchange {self.name!r} ({self.settings.kind}) in {self.namespace!r}>"
 
 
-def _new_matcher(kind: ExchangeKind) -> Matcher[Destination]:
-    match kind:
-        case ExchangeKind.DIRECT:
-            return DirectMatcher()
-        case ExchangeKind.FANOUT:
-            return FanoutMatcher()
-        case ExchangeKind.TOPIC:
-            return TopicMatcher()
-        case ExchangeKind.HEADERS:
-            return HeadersMatcher()
+_MATCHERS: dict[ExchangeKind, Callable[[], Matcher[Destination]]] = {
+    ExchangeKind.DIRECT: DirectMatcher,
+    ExchangeKind.FANOUT: FanoutMatcher,
+    ExchangeKind.TOPIC: TopicMatcher,
+    ExchangeKind.HEADERS: HeadersMatcher,
+}
 
 
 def _freeze(source: str, destination: str, arguments: Mapping[str, object] | None) -> Arguments:

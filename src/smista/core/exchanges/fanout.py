@@ -31,7 +31,3 @@ class FanoutMatcher(Generic[D]):
             for label in labels(held)
         )
         return counted(found, work)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._held

@@ -109,10 +109,6 @@ class HeadersMatcher(Generic[D]):
     def explain(self, routing_key: str, headers: Headers = None, work: Work | None = None) -> list[Match[D]]:
         return counted((rule.binding for rule in dict.fromkeys(self._met(headers, work))), work)
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._rules
-
     def _met(self, headers: Headers, work: Work | None) -> Iterator[_Rule[D]]:
         """The bindings a message meets; one that wants any may come more than once."""
         if work is not None:

@@ -48,7 +48,7 @@ class Work:
         self.limit = WORK_MAX if limit is None else limit
 
     def spend(self, count: int) -> None:
-        """Raises `TooMuchWork`. Said before the work is done where that is known."""
+        """Raises `TooMuchWork`, before the work is done where that is known."""
         self.done += count
         if self.done > self.limit:
             raise TooMuchWork
@@ -79,9 +79,6 @@ class Matcher(Protocol[D]):
 
     def explain(self, routing_key: str, headers: Headers = None, work: Work | None = None) -> list[Match[D]]:
         """The bindings that `match` goes by, each of them. Raises `TooMuchWork`."""
-
-    @property
-    def is_empty(self) -> bool: ...
 
 
 def hold(held: Held[D], destination: D, label: Label) -> bool:

@@ -19,7 +19,6 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
 
-from smista.core.errors import ReachTooWide
 from smista.core.exchanges.arguments import Arguments
 from smista.core.exchanges.exchange import Destination, DestinationKind, Exchange, ExchangeTarget
 from smista.core.exchanges.matcher import (
@@ -32,6 +31,7 @@ from smista.core.exchanges.matcher import (
     Work,
 )
 from smista.core.exchanges.topology import DEFAULT_EXCHANGE, Topology
+from smista.errors import ReachTooWide
 
 QueueExists: TypeAlias = Callable[[str], bool]
 

@@ -28,7 +28,6 @@ Nodes do not know their parent (no reference cycles); unbinding keeps the path i
 upwards.
 """
 
-from collections.abc import Iterator
 from typing import ClassVar, Generic, NamedTuple, cast
 
 from smista.core.exchanges.arguments import Arguments
@@ -105,14 +104,6 @@ class _Node(Generic[D]):
     @property
     def is_bare(self) -> bool:
         return self.held is None and self.words is None and self.one is None and self.many is None
-
-    def children(self) -> "Iterator[_Node[D]]":
-        if self.words is not None:
-            yield from self.words.values()
-        if self.one is not None:
-            yield self.one
-        if self.many is not None:
-            yield self.many
 
 
 class TopicMatcher(Generic[D]):
@@ -192,18 +183,6 @@ class TopicMatcher(Generic[D]):
             for label in labels(held)
         )
         return counted(found, work)
-
-    @property
-    def is_empty(self) -> bool:
-        return self._root.is_bare
-
-    def count_nodes(self) -> int:
-        """How many nodes the trie has, its root included. Visits them all."""
-        count, waiting = 0, [self._root]
-        while waiting:
-            count += 1
-            waiting.extend(waiting.pop().children())
-        return count
 
     def _walk(self, routing_key: str, work: Work | None) -> list[_Node[D]]:
         """The nodes that hold the destinations of a key."""

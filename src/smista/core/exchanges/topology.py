@@ -24,18 +24,6 @@ from typing import Final
 
 import msgspec
 
-from smista.core.errors import (
-    BindingTargetNotFound,
-    ExchangeCycle,
-    ExchangeDiffers,
-    ExchangeInternal,
-    ExchangeInUse,
-    ExchangeNotFound,
-    ExchangeReserved,
-    InvalidBinding,
-    InvalidExchange,
-    ReachTooWide,
-)
 from smista.core.exchanges.arguments import thaw
 from smista.core.exchanges.exchange import (
     Binding,
@@ -47,7 +35,19 @@ from smista.core.exchanges.exchange import (
 )
 from smista.core.exchanges.headers import X_MATCH_VALUES, x_match
 from smista.core.exchanges.topic import HASHES_MAX, count_hashes
-from smista.core.wording import explained
+from smista.errors import (
+    BindingTargetNotFound,
+    ExchangeCycle,
+    ExchangeDiffers,
+    ExchangeInternal,
+    ExchangeInUse,
+    ExchangeNotFound,
+    ExchangeReserved,
+    InvalidBinding,
+    InvalidExchange,
+    ReachTooWide,
+)
+from smista.wording import explained
 
 DEFAULT_EXCHANGE: Final = ""
 RESERVED_PREFIX: Final = "amq."
@@ -132,11 +132,6 @@ class Topology:
         """Those that lead *to* an exchange."""
         return tuple(self._bindings_to.get(ExchangeTarget(exchange), ()))
 
-    @property
-    def destination_count(self) -> int:
-        """How many queues and exchanges have bindings: a message reaches no more of them."""
-        return len(self._bindings_to)
-
     def has_binding(self, binding: Binding) -> bool:
         return binding in self._bindings_to.get(binding.target, ())
 
@@ -157,8 +152,8 @@ class Topology:
         try:
             msgspec.convert(msgspec.to_builtins(settings), ExchangeSettings)
         except (msgspec.ValidationError, TypeError) as error:
-            said = explained(error, ExchangeSettings, place="the exchange's settings").removesuffix(".")
-            raise InvalidExchange(name, f"a setting is not valid ({said})", "give each its type") from None
+            why = explained(error, ExchangeSettings, place="the exchange's settings").removesuffix(".")
+            raise InvalidExchange(name, f"a setting is not valid ({why})", "give each its type") from None
         if type(settings.kind) is not ExchangeKind:
             kinds = ", ".join(f"{kind.name} ({kind.value})" for kind in ExchangeKind)
             raise InvalidExchange(name, f"its kind is {settings.kind!a:.80}", f"give it one of ExchangeKind: {kinds}")

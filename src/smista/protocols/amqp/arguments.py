@@ -1,8 +1,8 @@
 """A queue's arguments and its settings: two spellings of the same, and what RabbitMQ says where they are wrong.
 
-What a declaration said stands in the queue's annotations as it was said, types and all, so that another declaration can
-be held against it word for word, after a restart too. Settings that another door changes later do not count there, as a
-policy does not in RabbitMQ.
+The arguments of a declaration are kept in the queue's annotations as they came, types and all, so that another
+declaration can be compared with them one by one, after a restart too. Settings that another protocol changes later do
+not count there, as a policy does not in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from smista.core.caches import cached_if_small
-from smista.engine import DeadLetterMode, Overflow, QueueSettings
-from smista.protocols import queue_annotations
-from smista.protocols.amqp.replies import PRECONDITION_FAILED, ChannelClosing
-from smista.protocols.amqp.values import Arguments
+from smista.caches import cached_if_small
+from smista.protocols.amqp.wire.replies import PRECONDITION_FAILED, ChannelClosing
+from smista.protocols.amqp.wire.values import Arguments
+from smista.service import queue_annotations
+from smista.service.values import FOREVER_MS, DeadLetterMode, Overflow, QueueSettings
 
 AUTO_DELETE = "amqp.auto-delete"
 DECLARED = "amqp.arguments"
@@ -70,8 +70,13 @@ _KNOWN = {*_CLASSIC, *_QUORUM, *_STREAM}
 _INTEGERS = {"byte", "unsignedbyte", "short", "unsignedshort", "signedint", "unsignedint", "long"}
 _FLOATS = {"float", "double"}
 
-Said = dict[str, tuple[str, Any]]
+Typed = dict[str, tuple[str, Any]]
 """By name: the type's name, and the value."""
+
+
+def lease_ms(settings: QueueSettings) -> int:
+    """As long as the channel lives, unless the queue asks for less."""
+    return queue_annotations.number(settings, CONSUMER_TIMEOUT, 1, FOREVER_MS) or FOREVER_MS
 
 
 def annotation(settings: QueueSettings, name: str) -> str | None:
@@ -83,22 +88,22 @@ def is_auto_delete(settings: QueueSettings) -> bool:
 
 
 def is_quorum(settings: QueueSettings) -> bool:
-    return _type_of(_said(settings)) == "quorum"
+    return _type_of(_declared(settings)) == "quorum"
 
 
-def _said(settings: QueueSettings) -> Said:
-    """What a queue's declaration said; nothing where another door made it."""
+def _declared(settings: QueueSettings) -> Typed:
+    """What a queue was declared with; nothing where another protocol made it."""
     text = annotation(settings, DECLARED)
-    return {} if text is None else _read_said(text)
+    return {} if text is None else _read_declared(text)
 
 
 @cached_if_small(len)
-def _read_said(text: str) -> Said:
-    said = queue_annotations.decoded(text, Said) or {}
-    return said if _type_of(said) in _OF_TYPE else {}
+def _read_declared(text: str) -> Typed:
+    typed = queue_annotations.decoded(text, Typed) or {}
+    return typed if _type_of(typed) in _OF_TYPE else {}
 
 
-def _as_said(arguments: Arguments) -> Said:
+def _with_types(arguments: Arguments) -> Typed:
     return {name: (arguments.types[name], _plain(value)) for name, value in arguments.items()}
 
 
@@ -120,8 +125,8 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _type_of(said: Said) -> str:
-    return str(said.get("x-queue-type", ("", "classic"))[1])
+def _type_of(typed: Typed) -> str:
+    return str(typed.get("x-queue-type", ("", "classic"))[1])
 
 
 # -- what a declaration asks for --------------------------------------------------------------------------------------
@@ -139,12 +144,12 @@ def read(
 ) -> QueueSettings:
     """The settings that a declaration over AMQP stands for. Raises what RabbitMQ would close the channel with."""
     where = f"queue '{queue}' in vhost '{vhost}'"
-    said = _as_said(arguments)
-    _check_values(said, where)
-    kind = _type_of(said)
+    typed = _with_types(arguments)
+    _check_values(typed, where)
+    kind = _type_of(typed)
     if kind == "quorum":
         _check_quorum(where, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
-    kept = {name: said[name] for name in _OF_TYPE[kind] if name in said}
+    kept = {name: typed[name] for name in _OF_TYPE[kind] if name in typed}
     noted = {DECLARED: msgspec.json.encode(kept).decode()}
     if auto_delete:
         noted[AUTO_DELETE] = "true"
@@ -194,46 +199,46 @@ def _overflow(name: str, *, has_dead_letters: bool) -> Overflow:
     return Overflow.DEAD_LETTER_OLDEST if has_dead_letters else Overflow.DROP_OLDEST
 
 
-def _check_values(said: Said, where: str) -> None:
+def _check_values(typed: Typed, where: str) -> None:
     """Raise for the first argument that is of the wrong type, out of range or not for this type of queue."""
-    exchange = said.get("x-dead-letter-exchange")
+    exchange = typed.get("x-dead-letter-exchange")
     if exchange is not None:
         check_exchange_name("x-dead-letter-exchange", exchange[0], where)
-    _check_one_of("x-queue-type", said, where, ("classic", "quorum"), "queue type")
-    kind = _type_of(said)
-    for name in said:
+    _check_one_of("x-queue-type", typed, where, ("classic", "quorum"), "queue type")
+    kind = _type_of(typed)
+    for name in typed:
         if name in _KNOWN and name not in _OF_TYPE[kind]:
             raise ChannelClosing(
                 PRECONDITION_FAILED, f"invalid arg '{name}' for {where} of queue type rabbit_{kind}_queue"
             )
-    _check_number("x-expires", said, where, least=1, most=EXPIRY_MAX_MS)
-    _check_number("x-message-ttl", said, where, most=EXPIRY_MAX_MS)
-    if "x-dead-letter-routing-key" in said:
-        _check_text("x-dead-letter-routing-key", said, where)
+    _check_number("x-expires", typed, where, least=1, most=EXPIRY_MAX_MS)
+    _check_number("x-message-ttl", typed, where, most=EXPIRY_MAX_MS)
+    if "x-dead-letter-routing-key" in typed:
+        _check_text("x-dead-letter-routing-key", typed, where)
         if exchange is None:
             raise _invalid("x-dead-letter-routing-key", where, "routing_key_but_no_dlx_defined")
     for name in ("x-max-length", "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes"):
-        _check_number(name, said, where)
-    _check_number("x-max-priority", said, where, most=255, beyond="max_value_exceeded")
-    _check_text("x-overflow", said, where)
-    if said.get("x-overflow", ("", "drop-head"))[1] not in ("drop-head", "reject-publish", "reject-publish-dlx"):
+        _check_number(name, typed, where)
+    _check_number("x-max-priority", typed, where, most=255, beyond="max_value_exceeded")
+    _check_text("x-overflow", typed, where)
+    if typed.get("x-overflow", ("", "drop-head"))[1] not in ("drop-head", "reject-publish", "reject-publish-dlx"):
         raise _invalid("x-overflow", where, "invalid_overflow")
-    _check_one_of("x-queue-mode", said, where, ("default", "lazy"), "queue mode")
-    _check_number("x-queue-version", said, where, least=-LENGTH_MAX)
-    if said.get("x-queue-version", ("", 1))[1] not in (1, 2):
-        raise _invalid("x-queue-version", where, f"\"unsupported queue version '{said['x-queue-version'][1]}'\"")
+    _check_one_of("x-queue-mode", typed, where, ("default", "lazy"), "queue mode")
+    _check_number("x-queue-version", typed, where, least=-LENGTH_MAX)
+    if typed.get("x-queue-version", ("", 1))[1] not in (1, 2):
+        raise _invalid("x-queue-version", where, f"\"unsupported queue version '{typed['x-queue-version'][1]}'\"")
     for name in ("x-single-active-consumer", "x-fair"):
-        if said.get(name, ("bool",))[0] != "bool":
-            raise _unacceptable(name, said, where)
-    _check_number("x-quorum-initial-group-size", said, where, least=1)
-    _check_number("x-delivery-limit", said, where, least=-LENGTH_MAX)
+        if typed.get(name, ("bool",))[0] != "bool":
+            raise _unacceptable(name, typed, where)
+    _check_number("x-quorum-initial-group-size", typed, where, least=1)
+    _check_number("x-delivery-limit", typed, where, least=-LENGTH_MAX)
 
 
-def check_consumed(said: Mapping[str, Any], settings: QueueSettings, queue: str, vhost: str) -> None:
+def check_consumed(typed: Mapping[str, Any], settings: QueueSettings, queue: str, vhost: str) -> None:
     """Raise where a consumer asks for what this type of queue cannot do. What no type knows is not looked at."""
     kind = "quorum" if is_quorum(settings) else "classic"
     for name in _NOT_CONSUMED_BY[kind]:
-        if name in said:
+        if name in typed:
             raise ChannelClosing(
                 PRECONDITION_FAILED,
                 f"invalid arg '{name}' for queue '{queue}' in vhost '{vhost}' of queue type rabbit_{kind}_queue",
@@ -258,11 +263,11 @@ def check_integer(name: str, type_name: str, where: str) -> None:
 
 
 def _check_number(
-    name: str, said: Said, where: str, *, least: int = 0, most: int = 1 << 64, beyond: str = "value_too_large"
+    name: str, typed: Typed, where: str, *, least: int = 0, most: int = 1 << 64, beyond: str = "value_too_large"
 ) -> None:
-    if name not in said:
+    if name not in typed:
         return
-    type_name, value = said[name]
+    type_name, value = typed[name]
     check_integer(name, type_name, where)
     if value < least:
         raise _invalid(name, where, f"{{value_{'zero' if value == 0 else 'negative'},{value}}}")
@@ -270,19 +275,19 @@ def _check_number(
         raise _invalid(name, where, f"{{{beyond},{value}}}")
 
 
-def _check_text(name: str, said: Said, where: str) -> None:
-    if said.get(name, ("longstr",))[0] != "longstr":
-        raise _unacceptable(name, said, where)
+def _check_text(name: str, typed: Typed, where: str) -> None:
+    if typed.get(name, ("longstr",))[0] != "longstr":
+        raise _unacceptable(name, typed, where)
 
 
-def _check_one_of(name: str, said: Said, where: str, values: tuple[str, ...], what: str) -> None:
-    _check_text(name, said, where)
-    if name in said and said[name][1] not in values:
-        raise _invalid(name, where, f"\"unsupported {what} '{said[name][1]}'\"")
+def _check_one_of(name: str, typed: Typed, where: str, values: tuple[str, ...], what: str) -> None:
+    _check_text(name, typed, where)
+    if name in typed and typed[name][1] not in values:
+        raise _invalid(name, where, f"\"unsupported {what} '{typed[name][1]}'\"")
 
 
-def _unacceptable(name: str, said: Said, where: str) -> ChannelClosing:
-    return _invalid(name, where, f"{{unacceptable_type,{said[name][0]}}}")
+def _unacceptable(name: str, typed: Typed, where: str) -> ChannelClosing:
+    return _invalid(name, where, f"{{unacceptable_type,{typed[name][0]}}}")
 
 
 def _invalid(name: str, where: str, why: str) -> ChannelClosing:
@@ -299,12 +304,12 @@ def check_equivalent(
     where = f"queue '{queue}' in vhost '{vhost}'"
     check_same("durable", where, durable, present.durable)
     if annotation(present, DECLARED) is None:
-        # Made through another door: AMQP has no words for most of its settings, so nothing else is compared.
+        # Made over another protocol: AMQP has no words for most of its settings, so nothing else is compared.
         return
     check_same("auto_delete", where, auto_delete, is_auto_delete(present))
-    said, again = _said(present), _as_said(arguments)
-    for name in _OF_TYPE[_type_of(said)]:
-        asked, current = again.get(name), said.get(name)
+    typed, again = _declared(present), _with_types(arguments)
+    for name in _OF_TYPE[_type_of(typed)]:
+        asked, current = again.get(name), typed.get(name)
         if not _is_same(name, asked, current):
             raise inequivalent(name, where, asked, current)
 
@@ -343,8 +348,8 @@ def _class_of(type_name: str) -> str:
     return "integer" if type_name in _INTEGERS else "float" if type_name in _FLOATS else type_name
 
 
-def _with_type(said: tuple[str, Any] | None) -> str:
-    return "none" if said is None else f"the value '{_shown(said[1])}' of type '{said[0]}'"
+def _with_type(typed: tuple[str, Any] | None) -> str:
+    return "none" if typed is None else f"the value '{_shown(typed[1])}' of type '{typed[0]}'"
 
 
 def _shown(value: object) -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from smista.core.message import Death
-from smista.engine import Reason
-from smista.protocols.amqp.content import BasicProperties
 from smista.protocols.amqp.routing import copied_to
-from smista.protocols.amqp.values import LongInteger, Timestamp
+from smista.protocols.amqp.wire.content import BasicProperties
+from smista.protocols.amqp.wire.values import LongInteger, Timestamp
+from smista.service.values import Death, Reason
 
 _REASONS = {
     Reason.REJECTED: "rejected",
@@ -25,18 +24,18 @@ _REASONS = {
 }
 
 
-def add_deaths(said: BasicProperties, deaths: tuple[Death, ...], routing_key: str) -> BasicProperties:
-    """The properties with the deaths in their headers. What they say of an expiration stands there from now on.
+def add_deaths(basic: BasicProperties, deaths: tuple[Death, ...], routing_key: str) -> BasicProperties:
+    """The properties with the deaths in their headers. Their expiration stands there from now on.
 
     `routing_key` is the message's present one.
     """
-    headers: dict[str, Any] = dict(said.headers or {})
+    headers: dict[str, Any] = dict(basic.headers or {})
     brought = headers.get("x-death")
     entries = [entry for entry in brought if isinstance(entry, dict)] if isinstance(brought, list) else []
     first = next((death for death in deaths if death.is_first), deaths[0])
     keys = copied_to(headers)
     for death in deaths:
-        _add(entries, death, keys, said.expiration if death is first else None)
+        _add(entries, death, keys, basic.expiration if death is first else None)
     # RabbitMQ sorts an entry by its names whenever it touches the list again.
     headers["x-death"] = [
         entry if entry["count"] == 1 and entry is entries[-1] and brought is None else dict(sorted(entry.items()))
@@ -49,9 +48,9 @@ def add_deaths(said: BasicProperties, deaths: tuple[Death, ...], routing_key: st
     if any(key != first.routing_key for key in (routing_key, *(death.routing_key for death in deaths))):
         # It was sent on under a key of its queue's, which then is its only one.
         headers.pop("CC", None)
-    said.headers = dict(sorted(headers.items()))
-    said.expiration = None
-    return said
+    basic.headers = dict(sorted(headers.items()))
+    basic.expiration = None
+    return basic
 
 
 def _add(entries: list[dict[str, Any]], death: Death, keys: Sequence[str], expiration: str | None) -> None:
@@ -75,7 +74,7 @@ def _entry(death: Death, keys: Sequence[str], expiration: str | None) -> dict[st
         "queue": death.queue,
         "time": Timestamp((death.first_at_ms or death.at_ms) // 1000),
         "exchange": death.exchange,
-        # What another door put into a queue by its name came by that name.
+        # What another protocol put into a queue by its name came by that name.
         "routing-keys": [death.routing_key if death.routing_key or death.exchange else death.queue, *keys],
     }
     if expiration is not None:

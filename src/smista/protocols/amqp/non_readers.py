@@ -1,7 +1,7 @@
 """Clients that do not read what waits for them: how long they are left alone, and who goes when memory is low.
 
 Not to read is ordinary. A program whose handler takes a minute, and that has one thread, reads nothing in that minute;
-without a prefetch its socket is full all the time. What waits for it here is bounded (see `outgoing`), so it does no
+without a prefetch its socket is full all the time. What waits for it here is bounded (see `output`), so it does no
 harm by itself. What has to be bounded is all of them together, and those who never come back.
 
     took 1 KiB/s in a stretch of `output_timeout_s`    a reader: left alone
@@ -26,13 +26,11 @@ heartbeat is. We can wait, since we stop taking messages for it from their queue
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from smista.errors import LowMemory
-
-if TYPE_CHECKING:
-    from smista.protocols.amqp.door import AmqpDoor
-    from smista.protocols.amqp.outgoing import Outgoing
+from smista.protocols.amqp.served import Reader, ServedConnection
+from smista.service.service import Service
 
 SILENCE_S_MAX = 4 * 3600.0
 """How long a client that agreed on no heartbeats may neither read nor say anything."""
@@ -42,38 +40,40 @@ LOOK_S = 1.0
 
 
 class NonReaders:
-    """Those of one door who took too little of what waits for them in their last stretch."""
+    """Those of one server who took too little of what waits for them in their last stretch."""
 
-    def __init__(self, door: AmqpDoor) -> None:
-        self._door = door
+    def __init__(self, service: Service, connections: Collection[ServedConnection]) -> None:
+        """`connections` are all there are."""
+        self._service = service
+        self._all = connections
         self._loop = asyncio.get_running_loop()
-        self._connections: set[Outgoing] = set()
+        self._readers: set[Reader] = set()
         self._timer = self._loop.call_later(LOOK_S, self._look_again)
 
-    def add(self, connection: Outgoing) -> None:
-        self._connections.add(connection)
+    def add(self, reader: Reader) -> None:
+        self._readers.add(reader)
 
-    def discard(self, connection: Outgoing) -> None:
-        self._connections.discard(connection)
+    def discard(self, reader: Reader) -> None:
+        self._readers.discard(reader)
 
     def close(self) -> None:
         self._timer.cancel()
 
     def _look_again(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._look_again)
-        if isinstance(self._door.broker.refusal, LowMemory):
+        if isinstance(self._service.refusal, LowMemory):
             self.make_room()
 
     def make_room(self) -> None:
         """Memory is low: cut off who has to go."""
-        for each in self._door.connections:
-            each.watch_output()
+        for each in self._all:
+            each.reader.watch()
         # Whoever has read since is no longer one of them, though its stretch is not over.
-        waiting = [(one.has_settled, -one.output_bytes, one) for one in self._connections if not one.has_taken_enough]
+        waiting = [(one.has_settled, -one.output_bytes, one) for one in self._readers if not one.has_taken_enough]
         waiting.sort(key=lambda found: found[:2])
         waiting_bytes = sum(-negative for _, negative, _ in waiting)
-        for _, negative, connection in waiting:
-            if waiting_bytes <= self._door.broker.memory_bytes_max // SHARE_OF_MEMORY:
+        for _, negative, reader in waiting:
+            if waiting_bytes <= self._service.memory_bytes_max // SHARE_OF_MEMORY:
                 break
             waiting_bytes += negative
-            connection.cut_off(f"memory is low, and {-negative} bytes wait for it")
+            reader.cut_off(f"memory is low, and {-negative} bytes wait for it")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from smista.protocols import properties
-from smista.protocols.amqp import content
-from smista.protocols.amqp.values import Timestamp
+from smista.protocols.amqp.wire import content
+from smista.protocols.amqp.wire.values import Timestamp
+from smista.service import properties
 
 
 def routable(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,9 +42,10 @@ def copied_to(headers: Mapping[str, Any]) -> list[str]:
     return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
 
 
-def read_routing(kept: bytes) -> tuple[Mapping[str, object] | None, Sequence[str]]:
-    """What a dead letter is routed by beside its key: its headers, and further keys."""
-    if kept[:1] != content.TAG:
-        return properties.read(kept).headers, ()
+def read_routing(kept: bytes) -> properties.Routing:
+    """What a dead letter is routed by beside its key; `kept` starts with the tag."""
     headers = content.read_properties(kept[1:]).headers
     return (None, ()) if headers is None else (routable(headers), copied_to(headers))
+
+
+properties.ROUTING_READERS[content.AMQP] = read_routing

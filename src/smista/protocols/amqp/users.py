@@ -1,4 +1,4 @@
-"""Who may come in. For now `guest` with password `guest`, from this machine only, as RabbitMQ ships.
+"""Who may come in, and as whom. For now `guest` with password `guest`, from this machine only, as RabbitMQ ships.
 
 Real users will be looked up here, and nowhere else.
 """
@@ -8,57 +8,30 @@ from __future__ import annotations
 import hmac
 import ipaddress
 
-from smista.protocols.amqp import values
-from smista.protocols.amqp.values import Reader, SyntaxFault
-
-MECHANISMS = b"PLAIN AMQPLAIN"
+from smista.service.principal import Principal
 
 
-def read_credentials(mechanism: str, response: bytes) -> tuple[str, str] | None:
-    """Name and password out of a SASL response; None where it is malformed or the mechanism is not one of ours."""
-    match mechanism:
-        case "PLAIN":
-            return _plain(response)
-        case "AMQPLAIN":
-            return _amqplain(response)
-    return None
-
-
-def _plain(response: bytes) -> tuple[str, str] | None:
-    """RFC 4616, without a name to act under: NUL, name, NUL, password."""
-    try:
-        nobody, name, password = response.decode().split("\0")
-    except ValueError:
-        return None
-    return None if nobody else (name, password)
-
-
-def _amqplain(response: bytes) -> tuple[str, str] | None:
-    """A field table without its length."""
-    try:
-        table = Reader(values.long_string(response)).table()
-    except SyntaxFault:
-        return None
-    name, password = table.get("LOGIN"), table.get("PASSWORD")
-    return (name, password) if isinstance(name, str) and isinstance(password, str) else None
-
-
-def why_refused(name: str, password: str, peer: str) -> str | None:
-    """Why somebody may not come in, for the broker's own log: the client is not told. None where they may."""
+def why_refused(name: str, password: str, address: str) -> str | None:
+    """Why somebody may not come in, for the broker's own log: the client does not hear it. None where they may."""
     is_guest, is_right = (
-        hmac.compare_digest(said.encode("utf-8", "surrogateescape"), b"guest") for said in (name, password)
+        hmac.compare_digest(given.encode("utf-8", "surrogateescape"), b"guest") for given in (name, password)
     )
     if not is_guest:
         return "there is no such user; only guest is known"
     if not is_right:
         return "the password is not right"
-    return None if _is_loopback(peer) else "guest may come in from the broker's own machine only"
+    return None if _is_loopback(address) else "guest may come in from the broker's own machine only"
 
 
-def _is_loopback(peer: str) -> bool:
+def principal_of(name: str, peer: str) -> Principal:
+    """Who somebody is that has come in. There are no permissions yet: everybody may do everything."""
+    return Principal(name, "amqp", peer)
+
+
+def _is_loopback(address: str) -> bool:
     try:
-        address = ipaddress.ip_address(peer)
+        found = ipaddress.ip_address(address)
     except ValueError:
         return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+    mapped = getattr(found, "ipv4_mapped", None)
+    return bool((mapped or found).is_loopback)

@@ -1,1 +1,1 @@
-"""The native door: commands, REST and the stream, over HTTP and WebSocket."""
+"""HTTP: commands, REST and the stream, over HTTP and WebSocket."""

@@ -1,15 +1,15 @@
 """Which requests are let in at all, and the headers by which browsers keep answers to themselves.
 
 A broker that has no password is open to every program that reaches it. Web pages are such programs, and anybody's: a
-page from anywhere runs in the browser of somebody who can reach the broker. Two things tell it from other clients, and
-no page can change them:
+page from anywhere runs in the browser of somebody who can reach the broker. Two things distinguish it from other
+clients, and no page can change them:
 
     Host             the name by which the browser went here. A page may have its own name point to this machine (DNS
                      rebinding), so a name has to be one of ours. An address needs no look-up, so any address will do.
-    Origin,          whose page it is. `HttpDoor` serves what comes from its own page, from an allowed origin, and
+    Origin,          whose page it is. `HttpApp` serves what comes from its own page, from an allowed origin, and
     Sec-Fetch-Site   from programs that are no browsers, which send neither.
 
-`HttpDoor.__call__` asks here before it looks at the path, so that no route can forget to, SQS and WebSockets included.
+`HttpApp.__call__` asks here before it reads the path, so that no route can forget to, SQS and WebSockets included.
 What a page can still send without either (old browsers: an image, a script, a link) is a GET, and no GET changes
 anything. docs/decisions/027-browsers.md has the reasons, docs/http.md the rules for users.
 """
@@ -24,10 +24,10 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from smista.errors import HostNotAllowed, InvalidRequest, OriginNotAllowed
 from smista.protocols.http import page
-from smista.protocols.http.asgi import Event, Scope, Send, client_of, text_of
-from smista.protocols.http.errors import HostNotAllowed, OriginNotAllowed
 from smista.protocols.refusing import Refusing
+from smista.protocols.web.asgi import Event, Scope, Send, client_of, text_of
 
 logger = logging.getLogger("smista.http")
 
@@ -90,8 +90,8 @@ class Access:
         self._is_any_origin = ANY in origins
         self._origins = frozenset(origins)
         self._known_hosts: set[bytes] = set()
-        """Values of `Host` that were good; looked up for each request."""
-        self.refusing = Refusing(logger, "requests", protocol="http")
+        """Values of `Host` that were good; each request is checked against them."""
+        self.refusing = Refusing(logger, "requests are refused", protocol="http")
 
     def check(self, scope: Scope) -> bytes | None:
         """The foreign origin that was allowed to ask, which may then read the answer. Raises why it may not ask."""
@@ -103,7 +103,8 @@ class Access:
 
     def _check(self, scope: Scope) -> bytes | None:
         origins: list[bytes] | None = None
-        host = site = b""
+        host: bytes | None = None
+        site = b""
         for name, value in scope.get("headers", ()):
             if name == b"host":
                 if value not in self._known_hosts:
@@ -113,8 +114,10 @@ class Access:
                 origins = [*(origins or ()), value]
             elif name == b"sec-fetch-site":
                 site = value
+        if host is None and scope.get("http_version") == "1.1":
+            raise InvalidRequest("A request of HTTP/1.1 has a `Host` header; send it.")
         if origins is not None:
-            foreign = [origin for origin in origins if not _is_own(origin, host)]
+            foreign = [origin for origin in origins if not _is_own(origin, host or b"")]
             for origin in foreign:
                 self._check_origin(origin)
             return foreign[0] if foreign else None
@@ -158,8 +161,8 @@ def _opens_page(scope: Scope) -> bool:
         return False
     if scope["path"] != "/" or scope["query_string"]:
         return False
-    said = {name: value for name, value in scope["headers"] if name.startswith(b"sec-fetch-")}
-    return said.get(b"sec-fetch-mode") == b"navigate" and said.get(b"sec-fetch-dest") == b"document"
+    given = {name: value for name, value in scope["headers"] if name.startswith(b"sec-fetch-")}
+    return given.get(b"sec-fetch-mode") == b"navigate" and given.get(b"sec-fetch-dest") == b"document"
 
 
 # -- names and origins ------------------------------------------------------------------------------------------------
@@ -221,7 +224,7 @@ def is_preflight(scope: Scope) -> bool:
 
 
 async def respond_preflight(scope: Scope, origin: bytes, send: Send) -> None:
-    """Tell a browser what a page of an allowed origin may send: whatever it asks for."""
+    """Answer a browser that asks what a page of an allowed origin may send: whatever it wants to."""
     asked = {name: value for name, value in scope["headers"] if name.startswith(b"access-control-request-")}
     headers = [
         *_readable_by(origin),

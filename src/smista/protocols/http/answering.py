@@ -13,30 +13,60 @@ from typing import Any
 
 import msgspec
 
-from smista.engine.lane import Lane
+from smista.protocols.http.commands import HttpCommand
 from smista.protocols.http.formats import Format
+from smista.protocols.http.messages import MessageView
+from smista.service.commands.exchanges import BindingView
+from smista.service.values import FairTurns
 
 ENCODED_AT_ONCE = 500
-"""So many members of a list are encoded in one turn of the loop, at most."""
+"""So many members of a list are encoded in one turn of the loop, at most ..."""
+ENCODED_BYTES_AT_ONCE = 256 << 10
+"""... and no more after so many bytes: a page of messages may be 16 MiB."""
+_LONG = (MessageView, BindingView)
+"""What may be long by itself, as few as there are."""
 
 
-async def encoded(answer: Any, spoken: Format, lane: Lane) -> bytes:
+async def encoded(answer: Any, spoken: Format, fair_turns: FairTurns) -> bytes:
     """The text of an answer."""
     kind: Any = type(answer)
     for name in _lists(kind):
         members = getattr(answer, name)
-        if isinstance(members, list) and len(members) > ENCODED_AT_ONCE:
+        if _takes_turns(members):
             answer = copy.copy(answer)
-            texts = [msgspec.Raw(spoken.encode(one)) async for one in lane.in_turns(members, ENCODED_AT_ONCE)]
-            setattr(answer, name, texts)
+            setattr(answer, name, await _texts(members, spoken, fair_turns))
     return spoken.encode(answer)
 
 
-def has_long_list(answer: Any) -> bool:
+async def _texts(members: list[Any], spoken: Format, fair_turns: FairTurns) -> list[msgspec.Raw]:
+    texts: list[msgspec.Raw] = []
+    count = size = 0
+    for member in members:
+        if count >= ENCODED_AT_ONCE or size >= ENCODED_BYTES_AT_ONCE:
+            count = size = 0
+            await fair_turns.turn()
+        text = spoken.encode(member)
+        texts.append(msgspec.Raw(text))
+        count += 1
+        size += len(text)
+    return texts
+
+
+def takes_turns(answer: Any) -> bool:
+    """Whether it is better encoded by `encoded`."""
     kind: Any = type(answer)
-    return any(
-        isinstance(members := getattr(answer, name), list) and len(members) > ENCODED_AT_ONCE for name in _lists(kind)
-    )
+    return any(_takes_turns(getattr(answer, name)) for name in _lists(kind))
+
+
+def _takes_turns(members: object) -> bool:
+    if not isinstance(members, list) or len(members) < 2:
+        return False
+    return len(members) > ENCODED_AT_ONCE or isinstance(members[0], _LONG)
+
+
+def may_be_long(kind: type[HttpCommand]) -> bool:
+    """Whether a command's answer may be much longer than the request: what is read, or messages that are taken."""
+    return (not kind.changes or kind.waits is not None) and any(_lists(each) for each in kind.answer)
 
 
 @cache

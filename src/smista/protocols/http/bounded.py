@@ -1,4 +1,4 @@
-"""What of a request is decoded, and how large it may be, is looked at before it is unfolded.
+"""What of a request is decoded, and how large it may be, is checked before it is unfolded.
 
 A few MB of `[],[],[],...` become a million lists, and nobody else is served meanwhile. So a long request is skimmed
 first: its lists are counted, and stop at the first member too many; its objects are measured as they stand, unread.
@@ -19,12 +19,11 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from smista.core.wording import too_many
-from smista.engine.lane import Lane
-from smista.errors import BrokerError
-from smista.protocols.http.errors import InvalidRequest, RequestTooLarge
+from smista.errors import BrokerError, InvalidRequest, RequestTooLarge
 from smista.protocols.http.formats import JSON, Decoder, Format, Turn
 from smista.protocols.http.translating import token_counts
+from smista.service.values import FairTurns
+from smista.wording import too_many
 
 T = TypeVar("T")
 
@@ -45,7 +44,7 @@ def byte_count(data: bytes | memoryview | Raw) -> int:
     return memoryview(data).nbytes
 
 
-async def check_values(data: bytes, spoken: Format, lane: Lane) -> None:
+async def check_values(data: bytes, spoken: Format, fair_turns: FairTurns) -> None:
     """Refuse what holds so many values that it would take long to go through it even once, which is one step. Commas
     and brackets in texts count too."""
     if len(data) <= VALUES_MAX:
@@ -53,7 +52,7 @@ async def check_values(data: bytes, spoken: Format, lane: Lane) -> None:
     for count in _value_counts(data) if spoken is JSON else token_counts(data):
         if count > VALUES_MAX:
             raise RequestTooLarge(f"The request holds more than {VALUES_MAX} values; send fewer at a time.")
-        await lane.turn()
+        await fair_turns.turn()
 
 
 def _value_counts(data: bytes) -> Iterator[int]:
@@ -65,7 +64,7 @@ def _value_counts(data: bytes) -> Iterator[int]:
         yield count
 
 
-async def in_steps(decode: Decoder[T], data: bytes | memoryview | Raw, lane: Lane) -> T:
+async def in_steps(decode: Decoder[T], data: bytes | memoryview | Raw, fair_turns: FairTurns) -> T:
     """What a decoder reads, with turns for everybody else in between where it goes through very much more than once."""
     size = byte_count(data)
     if size <= STEP_BYTES:
@@ -74,7 +73,7 @@ async def in_steps(decode: Decoder[T], data: bytes | memoryview | Raw, lane: Lan
     async def turns() -> None:
         # To go through it once is one step, however long it is; others need several turns to be done with theirs.
         for _ in range(size // STEP_BYTES):
-            await lane.turn()
+            await fair_turns.turn()
 
     await turns()
     return await decode.in_steps(data, turns)
@@ -143,7 +142,7 @@ class Skim:
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             if "at most length" in str(error):
                 raise _too_long(name, most) from None
-            # Else it is no list, and who decodes the whole says so.
+            # Else it is no list, and decoding the whole finds that.
 
     def _member_count(self, raw: Raw) -> int:
         """Of a list of lists, as it stands; what is none is counted as anything."""
@@ -198,7 +197,7 @@ class CountingDecoder:
                 raise InvalidRequest(
                     f"The request is too long; give a list of at most {self._most:,} members."
                 ) from None
-            # Else whoever decodes it says what is wrong.
+            # Else decoding it finds what is wrong.
 
 
 def _too_long(name: str, most: int) -> InvalidRequest:
@@ -246,7 +245,7 @@ def _choices(kind: Any, most: int | None) -> list[tuple[Any, int | None]]:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return [choice for one in typing.get_args(kind) for choice in _choices(one, most)]
     if typing.get_origin(kind) is typing.Annotated:
-        inner, *said = typing.get_args(kind)
-        lengths = [one.max_length for one in said if isinstance(one, msgspec.Meta) and one.max_length is not None]
+        inner, *extras = typing.get_args(kind)
+        lengths = [one.max_length for one in extras if isinstance(one, msgspec.Meta) and one.max_length is not None]
         return _choices(inner, lengths[0] if lengths else most)
     return [(kind, most)]

@@ -1,54 +1,13 @@
-"""Errors on the native door: the table from every error to a status, and how one is answered. Those of a request, which
-clients raise too, are in `smista.errors`."""
+"""Errors over HTTP: the table from every error to a status, and how one is answered."""
 
 from __future__ import annotations
 
 import msgspec
 
-from smista.errors import (
-    ArrowMissing,
-    BrokerError,
-    HostNotAllowed,
-    InvalidRequest,
-    MethodNotAllowed,
-    OriginNotAllowed,
-    PathNotFound,
-    RequestCancelled,
-    RequestError,
-    RequestTooLarge,
-    StageBusy,
-    StageDamaged,
-    StageNotFound,
-    TooManyRequests,
-    UnknownCommand,
-    UnsupportedMediaType,
-    UpgradeRequired,
-)
-
-__all__ = [
-    "STATUS",
-    "ArrowMissing",
-    "ErrorAnswer",
-    "ErrorBody",
-    "HostNotAllowed",
-    "InvalidRequest",
-    "MethodNotAllowed",
-    "OriginNotAllowed",
-    "PathNotFound",
-    "RequestCancelled",
-    "RequestError",
-    "RequestTooLarge",
-    "StageBusy",
-    "StageDamaged",
-    "StageNotFound",
-    "TooManyRequests",
-    "UnknownCommand",
-    "UnsupportedMediaType",
-    "UpgradeRequired",
-    "error_body",
-]
+from smista.errors import BrokerError
 
 STATUS = {
+    "access_denied": 403,
     "ack_deadline_exceeded": 409,
     "arrow_missing": 501,
     "binding_target_not_found": 404,
@@ -96,6 +55,9 @@ STATUS = {
     "queue_not_empty": 409,
     "queue_not_found": 404,
     "reach_too_wide": 409,
+    "redrive_ended": 409,
+    "redrive_not_found": 404,
+    "redrive_running": 409,
     "request_cancelled": 409,
     "request_too_large": 413,
     "stage_busy": 409,
@@ -119,6 +81,9 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
     error: ErrorBody
+
+
+INTERNAL_ERROR = ErrorBody("internal_error", "The broker is at fault; its log says more. Nothing was confirmed.")
 
 
 def error_body(error: BrokerError) -> ErrorBody:

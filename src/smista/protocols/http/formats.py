@@ -8,14 +8,14 @@ What cannot be translated is refused on the way in, and given as bytes on the wa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from smista.core.wording import explained
-from smista.protocols.http.errors import InvalidRequest
+from smista.errors import InvalidRequest
+from smista.service.plain_values import Untranslatable, check_plain
+from smista.wording import explained
 
 T = TypeVar("T")
 Turn = Callable[[], Awaitable[None]]
@@ -29,10 +29,6 @@ _json_value = msgspec.json.Decoder().decode
 _msgpack_value = msgspec.msgpack.Decoder().decode
 _encode_json = msgspec.json.Encoder().encode
 _encode_msgpack = msgspec.msgpack.Encoder().encode
-
-
-class Untranslatable(Exception):
-    """A value or a body that the other format has no words for; says why."""
 
 
 class Format:
@@ -83,37 +79,6 @@ class Decoder(Generic[T]):
     async def in_steps(self, data: bytes | memoryview | msgspec.Raw, turn: Turn) -> T:
         """The same, with `turn` awaited wherever much was gone through."""
         return self(data)
-
-
-def check_plain(value: object, *, nesting_max: int) -> None:
-    """Raise `Untranslatable` unless both formats can say `value`, and a record of the log can hold it."""
-    match value:
-        case None | bool() | str():
-            return
-        case int():
-            if not -(1 << 63) <= value < 1 << 64:
-                raise Untranslatable("a whole number of more than 64 bits")
-        case float():
-            if not math.isfinite(value):
-                raise Untranslatable(f"the number {value}")
-        case list() | dict() if not nesting_max:
-            raise Untranslatable("nested too deeply")
-        case list():
-            for item in value:
-                check_plain(item, nesting_max=nesting_max - 1)
-        case dict():
-            for name, item in value.items():
-                if not isinstance(name, str):
-                    raise Untranslatable(f"a name that is not text but {_kind(name)}")
-                check_plain(item, nesting_max=nesting_max - 1)
-        case _:
-            raise Untranslatable(_kind(value))
-
-
-def _kind(value: object) -> str:
-    return {"bytes": "bytes", "datetime": "a timestamp", "Ext": "an extension"}.get(
-        type(value).__name__, f"of type {type(value).__name__}"
-    )
 
 
 NESTING_MAX = 500

@@ -1,7 +1,10 @@
 """`/v1/log`, `/v1/log/range` and `/v1/log/plan`: the log for those who read it in bulk.
 
 They are no commands, because rows do not go through the broker: the connection on which they were asked for is handed
-over to the process that writes them, see `smista.protocols.bulk`.
+over to the process that writes them, see `smista.bulk`.
+
+Each shard has a log of its own, and a position is one of a shard. So what is asked and what is answered name the shard;
+while there is only one, a request may leave it out.
 """
 
 from __future__ import annotations
@@ -11,25 +14,23 @@ import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
-from smista.core.errors import InvalidArgument
-from smista.core.state import DEFAULT_NAMESPACE
-from smista.core.wording import explained
-from smista.engine import Broker
-from smista.engine.measures import LogRange
-from smista.errors import BrokerError
-from smista.protocols.bulk.columns import COLUMNS, CONTENT_TYPE, KINDS
-from smista.protocols.bulk.errors import LogPositionDropped, dropped
-from smista.protocols.bulk.frames import MakePlan, Read
-from smista.protocols.bulk.plans import Plan
-from smista.protocols.bulk.reader import LogReader
+from smista.bulk.columns import COLUMNS, KINDS
+from smista.bulk.errors import dropped
+from smista.bulk.frames import MakePlan, Read
+from smista.bulk.plans import Part
+from smista.bulk.reader import LogReader
+from smista.errors import BrokerError, InvalidArgument, InvalidRequest, LogPositionDropped, MethodNotAllowed
 from smista.protocols.http import access, rest
-from smista.protocols.http.asgi import Disconnected, Receive, Scope, Send, read_body, respond
-from smista.protocols.http.errors import STATUS, ErrorAnswer, InvalidRequest, MethodNotAllowed, error_body
+from smista.protocols.http.errors import STATUS, ErrorAnswer, error_body
 from smista.protocols.http.formats import JSON, Format
+from smista.protocols.web.asgi import Disconnected, Receive, Scope, Send, read_body, respond
+from smista.service.arrow import CONTENT_TYPE
+from smista.service.service import Service
+from smista.service.values import DEFAULT_NAMESPACE, SHARDS_MAX, LogRange
 
 HAND_OVER = "smista.hand_over"
 """The server's own extension of ASGI: gives the connection away."""
@@ -38,14 +39,16 @@ DURABLE_S = 1.0
 NO_LIMIT = 1 << 62
 PARTITIONS_MAX = 10_000
 
+Shard = Annotated[int, msgspec.Meta(ge=0, lt=SHARDS_MAX)]
 Position = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=NO_LIMIT)]
-Q = TypeVar("Q", bound=msgspec.Struct)
 
 
 class ReadLog(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, rename={"start": "from", "end": "to"}):
     """The rows of the blocks from `from` up to, and without, `to`, as an Arrow IPC stream."""
 
+    shard: Shard | None = None
+    """Whose log; may be left out while there is only one."""
     start: Position | None = None
     """The first that is kept, where none is given."""
     end: Position | None = None
@@ -63,15 +66,16 @@ class ReadLog(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, rename={
 
 
 class ShowRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which blocks of the log can be read."""
+    """Which shards there are, and which blocks of their logs can be read."""
 
     at_ms: Annotated[int, msgspec.Meta(ge=0, le=1 << 52)] | None = None
-    """Asks for the position of the first block written at or after this time."""
+    """Asks for the positions of the first blocks written at or after this time."""
 
 
 class PlanRead(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, rename={"start": "from", "end": "to"}):
-    """How far to read within limits, and in which parts."""
+    """How far to read a shard's log within limits, and in which parts."""
 
+    shard: Shard | None = None
     start: Position | None = None
     end: Position | None = None
     max_rows: AtLeastOne = NO_LIMIT
@@ -79,9 +83,10 @@ class PlanRead(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, rename=
     min_partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)] = 1
 
 
-class Range(msgspec.Struct, omit_defaults=True):
+class ShardRange(msgspec.Struct, omit_defaults=True):
+    shard: int
     log_id: str
-    """Tells this log from others: a position means nothing in another one."""
+    """Identifies the log: a position means nothing in another one."""
     first: int
     next: int
     first_at_ms: int | None
@@ -90,66 +95,82 @@ class Range(msgspec.Struct, omit_defaults=True):
     """The answer to `at_ms`."""
 
 
+class Ranges(msgspec.Struct):
+    shards: list[ShardRange]
+
+
+class Plan(msgspec.Struct, rename={"start": "from", "end": "to"}):
+    shard: int
+    start: int
+    end: int
+    rows: int = 0
+    bytes: int = 0
+    partitions: list[Part] = []
+
+
 PATHS: dict[str, tuple[type[msgspec.Struct], Any]] = {
     "/v1/log": (ReadLog, None),
-    "/v1/log/range": (ShowRange, Range),
+    "/v1/log/range": (ShowRange, Ranges),
     "/v1/log/plan": (PlanRead, Plan),
 }
 """By path what the query is and what the answer is, if it is one of ours."""
 
 
 async def answer(
-    scope: Scope, written_in: Format, receive: Receive, send: Send, broker: Broker, log_reader: LogReader
+    scope: Scope, written_in: Format, receive: Receive, send: Send, service: Service, log_reader: LogReader
 ) -> None:
     """Answer a request to one of the paths; raises why it is refused."""
     if scope["method"] not in ("GET", "HEAD"):
         raise MethodNotAllowed(scope["method"], ["GET", "HEAD"])
     if await read_body(scope, receive, 0):
-        raise InvalidRequest("A GET takes no body; say it in the query.")
+        raise InvalidRequest("A GET takes no body; use the query.")
     match scope["path"]:
         case "/v1/log":
-            await _read(_query(ReadLog, scope), scope, send, broker, log_reader)
+            await _read(rest.named(ReadLog, {}, scope), scope, send, service, log_reader)
             return
         case "/v1/log/range":
-            found: object = await _range(_query(ShowRange, scope), broker)
+            found: object = await _ranges(rest.named(ShowRange, {}, scope), service)
         case _:
-            found = await _plan(_query(PlanRead, scope), broker, log_reader)
+            found = await _plan(rest.named(PlanRead, {}, scope), service, log_reader)
     await respond(send, 200, written_in.content_type, written_in.encode(found))
 
 
-def _query(kind: type[Q], scope: Scope) -> Q:
-    fields = rest.query_fields(rest.kinds_of(kind), scope)
-    try:
-        return msgspec.convert(fields, kind)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(explained(error, kind, where=" in the query")) from None
+async def _ranges(query: ShowRange, service: Service) -> Ranges:
+    kept = await _kept(service)
+    position = None if query.at_ms is None else max(kept.first, service.log_position_at(query.at_ms))
+    ids = service.ids
+    found = ShardRange(ids.shard, ids.log_id, kept.first, kept.next, kept.first_at_ms, kept.next_at_ms, position)
+    return Ranges([found])
 
 
-async def _range(query: ShowRange, broker: Broker) -> Range:
-    kept = await _kept(broker)
-    position = None if query.at_ms is None else max(kept.first, broker.log_position_at(query.at_ms))
-    return Range(broker.ids.log_id, kept.first, kept.next, kept.first_at_ms, kept.next_at_ms, position)
-
-
-async def _plan(query: PlanRead, broker: Broker, log_reader: LogReader) -> Plan:
+async def _plan(query: PlanRead, service: Service, log_reader: LogReader) -> Plan:
     log_reader.check()
-    start, end = await _bounds(query.start, query.end, broker)
+    shard = _shard(query.shard, service)
+    start, end = await _bounds(query.start, query.end, service)
     if start == end:
-        return Plan(start, end, partitions=[])
+        return Plan(shard, start, end)
     request = MakePlan(0, start, end, query.max_rows, query.max_bytes, query.min_partitions)
-    return await log_reader.plan(broker, request)
+    made = await log_reader.plan(request)
+    return Plan(shard, made.start, made.end, made.rows, made.bytes, made.partitions)
 
 
-async def _kept(broker: Broker) -> LogRange:
+def _shard(wanted: int | None, service: Service) -> int:
+    there = service.ids.shard
+    if wanted not in (None, there):
+        raise InvalidArgument(f"There is no shard {wanted}; /v1/log/range lists those there are, which is {there}.")
+    return there
+
+
+async def _kept(service: Service) -> LogRange:
     """What can be read. Everything that was done before the request is in it, unless the disk takes too long."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(broker.durable(), DURABLE_S)
-    return broker.log_range()
+        await asyncio.wait_for(service.durable(), DURABLE_S)
+    return service.log_range()
 
 
-async def _bounds(start: int | None, end: int | None, broker: Broker) -> tuple[int, int]:
+async def _bounds(start: int | None, end: int | None, service: Service) -> tuple[int, int]:
     """The range within what is kept and durable."""
-    kept = await _kept(broker)
+    kept = await _kept(service)
     start = kept.first if start is None else start
     if start < kept.first:
         raise LogPositionDropped(dropped(start, kept.first))
@@ -167,23 +188,25 @@ async def _bounds(start: int | None, end: int | None, broker: Broker) -> tuple[i
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-async def _read(query: ReadLog, scope: Scope, send: Send, broker: Broker, log_reader: LogReader) -> None:
+async def _read(query: ReadLog, scope: Scope, send: Send, service: Service, log_reader: LogReader) -> None:
     log_reader.check()
     columns = [name.strip() for name in query.columns.split(",")] if query.columns is not None else list(COLUMNS)
     columns, kinds = _known("columns", columns, COLUMNS), _known("kind", query.kind or list(KINDS), KINDS)
-    start, end = await _bounds(query.start, query.end, broker)
+    shard = _shard(query.shard, service)
+    start, end = await _bounds(query.start, query.end, service)
     if scope["method"] == "HEAD":
-        await respond(send, 200, CONTENT_TYPE.encode(), b"")
+        await respond(send, 200, CONTENT_TYPE, b"")
         return
     is_chunked = scope["http_version"] != "1.0"
     head_lines = access.head_lines(scope)
-    request = Read(0, start, end, columns, kinds, query.namespace, query.queue, query.bodies, is_chunked, head_lines)
+    of_whom = (query.namespace, query.queue)
+    request = Read(0, shard, start, end, columns, kinds, *of_whom, query.bodies, is_chunked, head_lines)
     with log_reader.place() as place, await _connection(scope) as connection:
         try:
-            await log_reader.read(broker, request, connection, place)
+            await log_reader.read(request, connection, place)
         except BrokerError as error:
-            # The server has given the connection away, so that it falls to us to say it.
-            _say(connection, error, head_lines)
+            # The server has given the connection away, so that it falls to us to answer.
+            _answer_on(connection, error, head_lines)
 
 
 def _known(field: str, names: list[str], known: Iterable[str]) -> list[str]:
@@ -201,7 +224,7 @@ async def _connection(scope: Scope) -> socket.socket:
         raise Disconnected from None
 
 
-def _say(connection: socket.socket, error: BrokerError, head_lines: str) -> None:
+def _answer_on(connection: socket.socket, error: BrokerError, head_lines: str) -> None:
     """Answer on a connection that the server has given away. So few bytes fit what the kernel keeps for it."""
     status = HTTPStatus(STATUS[error.code])
     body = JSON.encode(ErrorAnswer(error_body(error)))

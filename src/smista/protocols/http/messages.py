@@ -1,17 +1,18 @@
-"""Messages as the native door shows them: deliveries, and what one sees when browsing."""
+"""Messages as HTTP shows them: deliveries, and what one sees when browsing."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
-from smista.core.message import PLAIN, Death, Envelope, Failure, Message, State
-from smista.engine import Delivery
-from smista.protocols import properties
-from smista.protocols.http.formats import Format, Untranslatable
-from smista.protocols.properties import Properties
+from smista.message_properties import NAMES, MessageProperties, is_json, is_text
+from smista.protocols.http.formats import Format
+from smista.service import properties
+from smista.service.plain_values import Untranslatable
+from smista.service.properties import Properties
+from smista.service.values import PLAIN, Death, Delivery, Envelope, Failure, Message, State
 
 FOLDED_BYTES = 1 << 10
 STATE_NAMES = {state: state.name.lower() for state in State}
@@ -40,54 +41,45 @@ class DeathView(msgspec.Struct):
     routing_key: str
 
 
-class MessageView(msgspec.Struct, kw_only=True):
+class MessageView(MessageProperties, kw_only=True, omit_defaults=True):
     """A message in an answer; what does not apply is left out."""
 
     message_id: str
     message: Any = UNSET
-    body: bytes | UnsetType = UNSET
-    queue: str | UnsetType = UNSET
+    body: bytes | None = None
+    queue: str | None = None
     priority: int
     headers: dict[str, Any]
     retry_count: int
     delivery_count: int
     created_at_ms: int
-    tag: int | UnsetType = UNSET
-    receipt: str | UnsetType = UNSET
-    delivered_at_ms: int | UnsetType = UNSET
-    lease_until_ms: int | UnsetType = UNSET
-    state: str | UnsetType = UNSET
-    ready_at_ms: int | UnsetType = UNSET
-    expires_at_ms: int | UnsetType = UNSET
-    exchange: str | UnsetType = UNSET
-    routing_key: str | UnsetType = UNSET
-    group: str | UnsetType = UNSET
-    deduplication_id: str | UnsetType = UNSET
-    ttl_ms: int | UnsetType = UNSET
-    max_retries: int | UnsetType = UNSET
-    content_type: str | UnsetType = UNSET
-    content_encoding: str | UnsetType = UNSET
-    correlation_id: str | UnsetType = UNSET
-    reply_to: str | UnsetType = UNSET
-    type: str | UnsetType = UNSET
-    app_id: str | UnsetType = UNSET
-    user_id: str | UnsetType = UNSET
-    external_id: str | UnsetType = UNSET
-    timestamp_ms: int | UnsetType = UNSET
-    properties: bytes | UnsetType = UNSET
-    """As another protocol keeps them, where they say more than the fields above can."""
-    failures: list[FailureView] | UnsetType = UNSET
-    deaths: list[DeathView] | UnsetType = UNSET
+    tag: int | None = None
+    receipt: str | None = None
+    delivered_at_ms: int | None = None
+    lease_until_ms: int | None = None
+    state: str | None = None
+    ready_at_ms: int | None = None
+    expires_at_ms: int | None = None
+    exchange: str | None = None
+    routing_key: str | None = None
+    group: str | None = None
+    deduplication_id: str | None = None
+    ttl_ms: int | None = None
+    max_retries: int | None = None
+    properties: bytes | None = None
+    """As another protocol keeps them, where they hold more than the fields above can."""
+    failures: list[FailureView] | None = None
+    deaths: list[DeathView] | None = None
 
 
 def show_delivery(delivery: Delivery, answer_format: Format, *, raw: bool) -> MessageView:
     """A delivery without its receipt or tag, which the caller adds."""
     envelope = delivery.envelope
-    said = properties.read(envelope.properties)
+    given = properties.read(envelope.properties)
     view = MessageView(
         message_id=delivery.id,
         priority=delivery.priority,
-        headers=said.headers,
+        headers=given.headers,
         retry_count=delivery.delivery_count - 1,
         delivery_count=delivery.delivery_count,
         created_at_ms=delivery.created_at_ms,
@@ -96,11 +88,10 @@ def show_delivery(delivery: Delivery, answer_format: Format, *, raw: bool) -> Me
     if raw:
         view.body = delivery.body
     else:
-        _show_body(view, delivery.body, said, answer_format)
-    if delivery.lease_until_ms is not None:
-        view.lease_until_ms = delivery.lease_until_ms
+        _show_body(view, delivery.body, given, answer_format)
+    view.lease_until_ms = delivery.lease_until_ms
     if envelope is not PLAIN:
-        _show_envelope(view, envelope, said)
+        _show_envelope(view, envelope, given)
     if delivery.failures:
         view.failures = [_show_failure(failure) for failure in delivery.failures]
     if delivery.deaths:
@@ -111,14 +102,14 @@ def show_delivery(delivery: Delivery, answer_format: Format, *, raw: bool) -> Me
 def show_message(
     message: Message, message_id: str, queue: str, answer_format: Format, *, raw: bool, with_body: bool = True
 ) -> MessageView:
-    """A message as somebody sees it who only looks."""
+    """A message as browsing shows it."""
     envelope = message.envelope
-    said = properties.read(envelope.properties)
+    given = properties.read(envelope.properties)
     view = MessageView(
         message_id=message_id,
         queue=queue,
         priority=message.priority,
-        headers=said.headers,
+        headers=given.headers,
         retry_count=max(0, message.delivery_count - (message.state is State.IN_FLIGHT)),
         delivery_count=message.delivery_count,
         created_at_ms=message.created_at_ms,
@@ -132,12 +123,11 @@ def show_message(
         if raw:
             view.body = body
         else:
-            _show_body(view, body, said, answer_format)
-    if message.expires_at_ms is not None:
-        view.expires_at_ms = message.expires_at_ms
-    if message.state is State.IN_FLIGHT and message.deadline_ms is not None:
+            _show_body(view, body, given, answer_format)
+    view.expires_at_ms = message.expires_at_ms
+    if message.state is State.IN_FLIGHT:
         view.lease_until_ms = message.deadline_ms
-    _show_envelope(view, envelope, said)
+    _show_envelope(view, envelope, given)
     deliveries = message.deliveries
     if deliveries is not None and deliveries.failures:
         view.failures = [_show_failure(failure) for failure in deliveries.failures]
@@ -152,13 +142,13 @@ def fold(view: MessageView, envelope: Envelope, answer_format: Format) -> None:
         view.headers = cast(Any, msgspec.Raw(answer_format.encode(view.headers)))
 
 
-def _show_body(view: MessageView, body: bytes, said: Properties, answer_format: Format) -> None:
+def _show_body(view: MessageView, body: bytes, given: Properties, answer_format: Format) -> None:
     """As a value where it is JSON, as text where it is text, else as bytes."""
-    content_type = said.content_type
+    content_type = given.content_type
     try:
         if content_type is not None and is_json(content_type):
             view.message = answer_format.value_from_body(body)
-        elif content_type is None or content_type.startswith("text/"):
+        elif is_text(content_type):
             view.message = body.decode()
         else:
             view.body = body
@@ -166,32 +156,16 @@ def _show_body(view: MessageView, body: bytes, said: Properties, answer_format: 
         view.body = body
 
 
-def is_json(content_type: str) -> bool:
-    kind = content_type.partition(";")[0].strip().lower()
-    return kind == "application/json" or kind.endswith("+json")
-
-
-def _show_envelope(view: MessageView, envelope: Envelope, said: Properties) -> None:
-    if envelope.exchange:
-        view.exchange = envelope.exchange
-    if envelope.routing_key:
-        view.routing_key = envelope.routing_key
-    if envelope.group is not None:
-        view.group = envelope.group
-    if envelope.deduplication_id is not None:
-        view.deduplication_id = envelope.deduplication_id
-    if envelope.ttl_ms is not None:
-        view.ttl_ms = envelope.ttl_ms
-    if envelope.max_retries is not None:
-        view.max_retries = envelope.max_retries
-    if said is not properties.EMPTY:
-        for name in _PROPERTY_NAMES:
-            value = getattr(said, name)
-            if value is not None:
-                setattr(view, name, value)
-
-
-_PROPERTY_NAMES = tuple(name for name in Properties.__struct_fields__ if name != "headers")
+def _show_envelope(view: MessageView, envelope: Envelope, given: Properties) -> None:
+    view.exchange = envelope.exchange or None
+    view.routing_key = envelope.routing_key or None
+    view.group = envelope.group
+    view.deduplication_id = envelope.deduplication_id
+    view.ttl_ms = envelope.ttl_ms
+    view.max_retries = envelope.max_retries
+    if given is not properties.EMPTY:
+        for name in NAMES:
+            setattr(view, name, getattr(given, name))
 
 
 def _show_failure(failure: Failure) -> FailureView:

@@ -29,11 +29,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from smista import __version__
-from smista.engine import Broker
-from smista.engine.measures import WAIT_MS, BrokerMeasures, Distribution, QueueMeasures
-from smista.errors import LowDisk, LowMemory
-from smista.protocols.bulk.reader import BulkMeasures
-from smista.protocols.http.errors import TooManyRequests
+from smista.bulk.reader import BulkMeasures
+from smista.errors import LowDisk, LowMemory, TooManyRequests
+from smista.service.service import Service
+from smista.service.values import WAIT_MS, BrokerMeasures, Distribution, QueueMeasures
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 SLICE_S = 0.005
@@ -41,15 +40,10 @@ READERS_MAX = 16
 """How many are answered at a time."""
 
 
-async def render(broker: Broker, bulk: BulkMeasures | None = None) -> bytes:
-    """All metrics. The queues are read in slices, the rest of the loop in between."""
-    return b"".join(await render_parts(broker, bulk))
-
-
-async def render_parts(broker: Broker, bulk: BulkMeasures | None = None) -> list[bytes]:
-    """As `render`, in pieces to be sent one after the other: putting 50 MB together takes 35 ms, in which nobody else
-    gets a turn. That is 10,000 queues with traffic."""
-    measures = broker.measures()
+async def render_parts(service: Service, bulk: BulkMeasures | None = None) -> list[bytes]:
+    """All metrics, in pieces to be sent one after the other: putting 50 MB together takes 35 ms, in which nobody else
+    gets a turn. That is 10,000 queues with traffic. They are read in slices, the rest of the loop in between."""
+    measures = service.measures()
     registry = CollectorRegistry()
     registry.register(_BrokerCollector(measures, bulk or BulkMeasures()))
     ProcessCollector(registry=registry)
@@ -59,7 +53,7 @@ async def render_parts(broker: Broker, bulk: BulkMeasures | None = None) -> list
         page.add(queue)
         if time.perf_counter() > end_s:
             page.fold()
-            await broker.lane.turn()
+            await service.fair_turns.turn()
             end_s = time.perf_counter() + SLICE_S
     page.fold()
     return [generate_latest(registry), *page.parts()]
@@ -73,9 +67,9 @@ class SharedPage:
         self._being_made: asyncio.Task[list[bytes]] | None = None
         self._reader_count = 0
 
-    async def parts(self, broker: Broker, bulk: BulkMeasures) -> list[bytes]:
+    async def parts(self, service: Service, bulk: BulkMeasures) -> list[bytes]:
         if self._being_made is None:
-            self._being_made = asyncio.create_task(render_parts(broker, bulk))
+            self._being_made = asyncio.create_task(render_parts(service, bulk))
             self._being_made.add_done_callback(self._made)
         # Whoever asked may go; others may wait for it.
         return await asyncio.shield(self._being_made)
@@ -230,7 +224,7 @@ class _QueuePage:
 
     def add(self, queue: QueueMeasures) -> None:
         stats, lines = queue.stats, self._lines
-        labels = f'namespace="{stats.namespace.translate(_ESCAPES)}",queue="{stats.name.translate(_ESCAPES)}"'
+        labels = f'namespace="{stats.namespace.translate(_ESCAPES)}",queue="{stats.queue.translate(_ESCAPES)}"'
         for state in _STATES:
             lines[_MESSAGES].append(f'{_MESSAGES.name}{{{labels},state="{state}"}} {getattr(stats, state)}\n')
         lines[_AGE].append(f"{_AGE.name}{{{labels}}} {stats.oldest_age_ms / 1000}\n")

@@ -1,4 +1,4 @@
-"""A message as its bytes and nothing else; what is said of it stands in headers."""
+"""A message as its bytes and nothing else; its metadata stands in headers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 import msgspec
 
-from smista.protocols.http.asgi import Send, respond
 from smista.protocols.http.commands.receiving import Messages
 from smista.protocols.http.messages import MessageView
+from smista.protocols.web.asgi import Send, respond
 
 DEFAULT_TYPE = "application/octet-stream"
 HEADERS_MAX = 64
@@ -35,17 +35,17 @@ async def respond_message(send: Send, answer: object) -> None:
 
 
 def _headers(view: MessageView) -> list[tuple[bytes, bytes]]:
-    said: dict[str, object] = {
+    shown: dict[str, object] = {
         "smista-message-id": view.message_id,
         "smista-receipt": view.receipt,
         "smista-delivery-count": view.delivery_count,
         "smista-priority": view.priority,
     }
     for name, value in list(view.headers.items())[:HEADERS_MAX]:
-        said[f"smista-header-{name}"] = value
+        shown[f"smista-header-{name}"] = value
     return [
         (name.lower().encode(), text.encode())
-        for name, value in said.items()
+        for name, value in shown.items()
         if _NAME.fullmatch(name) and _VALUE.fullmatch(text := _text(value))
     ]
 

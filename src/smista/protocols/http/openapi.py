@@ -1,7 +1,7 @@
-"""`/openapi.json`, made from the structures that decode the requests and the table of routes; nothing is said twice.
+"""`/openapi.json`, made from the structures that decode the requests and the table of routes; nothing is written twice.
 
-What a schema cannot say is left to the answer: that of two parameters in a query only one may be given, that a name has
-to be printable, and whatever depends on the queue, such as its priorities.
+What a schema cannot express is left to the answer: that of two parameters in a query only one may be given, that a name
+has to be printable, and whatever depends on the queue, such as its priorities.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Any, cast
 import msgspec
 
 from smista import __version__
-from smista.core.checks import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX
-from smista.core.settings import _RANGES
-from smista.protocols.bulk.columns import CONTENT_TYPE
 from smista.protocols.http import log_paths
 from smista.protocols.http.claim_rows import ROWS_PATH, ClaimSlice
 from smista.protocols.http.commands import COMMANDS
-from smista.protocols.http.commands.base import Choice
-from smista.protocols.http.commands.queues import GivenSettings
 from smista.protocols.http.errors import ErrorAnswer
 from smista.protocols.http.rest import TAKES_OCTETS
 from smista.protocols.http.routes import ROUTES, Route
 from smista.protocols.http.staged_put import STAGE_PATH, Staged, StageRows
+from smista.service import arrow
+from smista.service.fields import Choice
+from smista.service.queue_settings import GivenSettings
+from smista.service.values import BATCH_ID_LENGTH_MAX, ID_LENGTH_MAX, SETTING_RANGES
 
 Schema = dict[str, Any]
 
+_ARROW = arrow.CONTENT_TYPE.decode()
 _REF = "#/components/schemas/{name}"
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _ERRORS = {
     "400": "The request is malformed, or a field is missing, unknown or wrong",
-    "403": "What it names belongs to the broker; or a web page of another origin asked, or under a name not ours",
+    "403": "No permission; what it names is the broker's own; or a web page of another origin, or another host name",
     "404": "What it names does not exist",
     "405": "The method does not go with the path",
     "408": "The request took too long to arrive",
@@ -51,6 +51,7 @@ _TAGS = {
     "broker": "The broker",
     "queue": "Queues and messages",
     "dlq": "Dead letters",
+    "redrive": "Redrives",
     "scheduled": "Scheduled messages",
     "policy": "Policies",
     "exchange": "Exchanges",
@@ -62,7 +63,7 @@ _TAGS = {
 
 def document() -> bytes:
     """The whole document, as JSON."""
-    answer_kinds = {name: _several(kind.answer) for name, kind in COMMANDS.items()}
+    answer_kinds = {name: kind.answer for name, kind in COMMANDS.items()}
     log_kinds = [kind for pair in log_paths.PATHS.values() for kind in pair if kind is not None]
     kinds = [
         *COMMANDS.values(),
@@ -112,7 +113,7 @@ def _complete(components: dict[str, Schema]) -> None:
     for schema in _every_schema(components):
         if schema.get("contentEncoding") == "base64":
             schema["pattern"] = _BASE64
-    for name, (least, most) in _RANGES.items():
+    for name, (least, most) in SETTING_RANGES.items():
         field = components["GivenSettings"]["properties"][name]
         number = field["anyOf"][0] if "anyOf" in field else field
         number |= {"minimum": least, "maximum": most}
@@ -123,10 +124,6 @@ def _every_schema(value: object) -> Iterable[Schema]:
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from _every_schema(inner)
-
-
-def _several(answer: Any) -> tuple[Any, ...]:
-    return answer if isinstance(answer, tuple) else (answer,)
 
 
 def _any_of(schemas: list[Schema]) -> Schema:
@@ -314,32 +311,23 @@ def _command_operation(requests: dict[str, Schema], answers: dict[str, Schema]) 
 
 def _log_operation(path: str, by_kind: dict[Any, Schema], components: dict[str, Schema]) -> dict[str, Any]:
     query, answer = log_paths.PATHS[path]
-    fields = _resolve(by_kind[query], components)["properties"]
-    content = {"schema": {}} if answer is None else {"schema": by_kind[answer]}
-    responses = _responses("200", {})
-    types = ["application/json", "application/msgpack"] if answer is not None else [CONTENT_TYPE]
-    responses["200"]["content"] = dict.fromkeys(types, content)
-    return {
-        "operationId": f"get{path}".replace("/", "_"),
-        "summary": (inspect.getdoc(query) or "").rstrip("."),
-        "description": "See docs/bulk.md.",
-        "tags": [_TAGS["log"]],
-        "parameters": [
-            {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in fields.items()
-        ],
-        "responses": responses,
+    responses = _responses("200", {} if answer is None else by_kind[answer])
+    if answer is None:
+        responses["200"]["content"] = {_ARROW: {"schema": {}}}
+    return _arrow_operation(query, "log", Route("GET", path, ""), _resolve(by_kind[query], components)) | {
+        "responses": responses
     }
 
 
 def _rows_operation(schema: Schema) -> dict[str, Any]:
     responses = _responses("200", {})
-    responses["200"]["content"] = {CONTENT_TYPE: {"schema": {}}}
+    responses["200"]["content"] = {_ARROW: {"schema": {}}}
     return _arrow_operation(ClaimSlice, "claim", Route("GET", ROWS_PATH, ""), schema) | {"responses": responses}
 
 
 def _stage_operation(schema: Schema, answer: Schema) -> dict[str, Any]:
     operation = _arrow_operation(StageRows, "staged", Route("PUT", STAGE_PATH, ""), schema)
-    operation["requestBody"] = {"required": True, "content": {CONTENT_TYPE: {"schema": {}}}}
+    operation["requestBody"] = {"required": True, "content": {_ARROW: {"schema": {}}}}
     return operation | {"responses": _responses("200", answer)}
 
 

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from smista.protocols.http.asgi import Send
+from smista.protocols.web.asgi import Send
 
 FLOW_BYTES = 1 << 20
 """Of either sort: more than this waiting is too much. The socket has its own buffer below, so a reader that keeps up
@@ -35,6 +35,10 @@ class Outbox:
         self.has_many_answers = False
         self.has_many_pushed = False
 
+    @property
+    def waiting_bytes(self) -> int:
+        return self._answer_bytes + self._pushed_bytes
+
     def put(self, frame: bytes, *, is_pushed: bool = False) -> None:
         self._frames.append((frame, is_pushed))
         if is_pushed:
@@ -50,15 +54,14 @@ class Outbox:
         self._closing = (code, reason)
         self._has_work.set()
 
+    def end(self) -> None:
+        """There is nobody to write to. Whoever gave `on_room` has this, and they are a cycle: the garbage
+        collector would find what waits late."""
+        self._frames.clear()
+        self._on_room = _do_nothing
+
     async def write(self) -> None:
         """Write until closed. Raises an `OSError` when the peer is gone."""
-        try:
-            await self._write()
-        except RuntimeError as error:
-            # uvicorn, of a connection that it has given up, for want of a pong say, and has not told us of yet.
-            raise ConnectionAbortedError(str(error)) from None
-
-    async def _write(self) -> None:
         frames = self._frames
         while True:
             while frames:
@@ -86,3 +89,7 @@ class Outbox:
             self.has_many_answers = self._answer_bytes > self._flow_bytes
         if had_many != (self.has_many_pushed, self.has_many_answers):
             self._on_room()
+
+
+def _do_nothing() -> None:
+    pass

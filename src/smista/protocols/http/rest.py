@@ -10,15 +10,16 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from smista.core.wording import explained, unknown_field
-from smista.engine.lane import Lane
-from smista.protocols.http.asgi import Scope, format_of, header, kind_of, text_of, unsupported
+from smista.errors import InvalidRequest
 from smista.protocols.http.bounded import AT_ONCE_BYTES, in_steps
 from smista.protocols.http.commands import COMMANDS, DECODERS
-from smista.protocols.http.commands.base import Runnable
-from smista.protocols.http.errors import InvalidRequest
+from smista.protocols.http.commands.base import HttpCommand
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
+from smista.protocols.http.negotiation import format_of
 from smista.protocols.http.routes import Route
+from smista.protocols.web.asgi import Scope, header, kind_of, text_of, unsupported
+from smista.service.values import FairTurns
+from smista.wording import explained, unknown_field
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -37,8 +38,8 @@ _FIELDS: dict[Format, Decoder[dict[str, msgspec.Raw]]] = {
 
 
 async def read(
-    route: Route, path_fields: dict[str, str], scope: Scope, body: bytes, lane: Lane
-) -> tuple[Runnable, Format]:
+    route: Route, path_fields: dict[str, str], scope: Scope, body: bytes, fair_turns: FairTurns
+) -> tuple[HttpCommand, Format]:
     """The command that path, query and body give together, and the format in which its fields were written."""
     came_in, given = _body_fields(route, scope, body)
     sources = {"body": given}
@@ -49,7 +50,7 @@ async def read(
                     raise InvalidRequest(f"`{name}` is given twice, in the {other} and in the {place}.")
             sources.setdefault(place, {})[name] = _written(came_in, name, value)
     together = {name: value for fields in sources.values() for name, value in fields.items()}
-    return await in_steps(DECODERS[came_in][route.command], came_in.encode(together), lane), came_in
+    return await in_steps(DECODERS[came_in][route.command], came_in.encode(together), fair_turns), came_in
 
 
 def _written(came_in: Format, name: str, value: object) -> msgspec.Raw:
@@ -66,12 +67,12 @@ def _written(came_in: Format, name: str, value: object) -> msgspec.Raw:
 def _body_fields(route: Route, scope: Scope, body: bytes) -> tuple[Format, dict[str, msgspec.Raw]]:
     if route.body == "none":
         if body:
-            raise InvalidRequest(f"{route.method} {route.path} takes no body; say it in the query.")
+            raise InvalidRequest(f"{route.method} {route.path} takes no body; use the query.")
         return JSON, {}
     content_type = header(scope, b"content-type")
     came_in = None if content_type is None else format_of(content_type)
     if came_in is None and route.command in TAKES_OCTETS:
-        # A form is what curl -d and browsers say of whatever they send, so it tells nothing about a message.
+        # A form is what curl -d and browsers call whatever they send, so it means nothing for a message.
         if content_type is None or kind_of(content_type) in FORMS:
             raise unsupported(content_type, AS_MESSAGE)
         return MESSAGE_PACK, _octets(scope, content_type, body)
@@ -87,7 +88,7 @@ def _body_fields(route: Route, scope: Scope, body: bytes) -> tuple[Format, dict[
 
 
 def _given(route: Route, came_in: Format, body: bytes) -> dict[str, msgspec.Raw]:
-    """The fields of a body, unread. A long one may have a million: there none is looked at that the command has not."""
+    """The fields of a body, unread. A long one may have a million: there only those are read that the command has."""
     if len(body) <= AT_ONCE_BYTES:
         return _FIELDS[came_in](body) if body else {}
     found = _outline(came_in, route.command, is_settings=route.body == "settings")(body)
@@ -106,7 +107,7 @@ def _outline(came_in: Format, command: str, *, is_settings: bool) -> Decoder[Any
 
 
 def _check_utf8(body: bytes) -> None:
-    """Values that are not looked at yet would be embedded in what is decoded next."""
+    """Values that are not decoded yet would be embedded in what is decoded next."""
     try:
         body.decode()
     except UnicodeDecodeError as error:
@@ -149,7 +150,7 @@ def named(structure: type[T], path_fields: dict[str, str], scope: Scope) -> T:
     try:
         return msgspec.convert({**found, **path_fields}, structure, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(explained(error, structure)) from None
+        raise InvalidRequest(explained(error, structure, where="" if path_fields else " in the query")) from None
 
 
 def query_fields(kinds: dict[str, Any], scope: Scope) -> dict[str, object]:
@@ -198,7 +199,7 @@ def _value(name: str, text: str, kind: Any) -> object:
 
 
 def _choices(kind: Any) -> list[Any]:
-    """The types a union offers, without what is said about them; a type that is none offers itself."""
+    """The types a union offers, without their annotations; a type that is none offers itself."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return [choice for one in typing.get_args(kind) for choice in _choices(one)]
     return [typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind]

@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from smista.protocols.http.errors import InvalidRequest, MethodNotAllowed, PathNotFound
+from smista.errors import InvalidRequest, MethodNotAllowed, PathNotFound
 
 BodyKind = Literal["none", "fields", "settings"]
 
@@ -66,6 +66,9 @@ ROUTES = (
     Route("GET", f"{_QUEUE}/dead-letters", "dlq.list"),
     Route("DELETE", f"{_QUEUE}/dead-letters", "dlq.purge"),
     Route("POST", f"{_QUEUE}/dead-letters/redrive", "dlq.retry", "fields"),
+    Route("POST", f"{_QUEUE}/redrives", "redrive.start", "fields"),
+    Route("GET", f"{_QUEUE}/redrives", "redrive.list"),
+    Route("DELETE", f"{_QUEUE}/redrives/{{job}}", "redrive.cancel"),
     Route("GET", f"{_QUEUE}/scheduled", "scheduled.list"),
     Route("PATCH", f"{_QUEUE}/scheduled/{{message_id}}", "scheduled.change", "fields"),
     Route("DELETE", f"{_QUEUE}/scheduled/{{message_id}}", "scheduled.cancel"),

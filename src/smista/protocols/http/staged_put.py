@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from smista.protocols.http import arrow, rest, routes
-from smista.protocols.http.asgi import Disconnected, Receive, Scope, check_length, header, held_by, kind_of, unsupported
-from smista.protocols.http.commands.staged import StageName, StageNumber
-from smista.protocols.http.errors import MethodNotAllowed, RequestTooLarge
+from smista.errors import MethodNotAllowed, RequestTooLarge
+from smista.protocols.http import rest, routes
 from smista.protocols.http.routes import Route
-from smista.protocols.http.staged_files import Stage
-from smista.protocols.http.staging import Staging
+from smista.protocols.web.asgi import Disconnected, Receive, Scope, check_length, header, held_by, kind_of, unsupported
+from smista.service import arrow
+from smista.service.commands.staged import StageName, StageNumber
+from smista.service.session import Session
+from smista.service.staging.files import Stage
 
 STAGE_PATH = "/v1/staged/{job}/{batch}/{partition}/{attempt}"
 
@@ -43,12 +44,12 @@ def asks_to_stage(scope: Scope) -> Stage | None:
     return Stage(named.job, named.batch, named.partition, named.attempt)
 
 
-async def put(staging: Staging, name: Stage, scope: Scope, receive: Receive, bytes_max: int) -> Staged:
+async def put(session: Session, name: Stage, scope: Scope, receive: Receive, bytes_max: int) -> Staged:
     content_type = header(scope, b"content-type")
     if content_type is None or kind_of(content_type) not in (arrow.CONTENT_TYPE, b"application/octet-stream"):
         raise unsupported(content_type, arrow.CONTENT_TYPE.decode())
     _check(scope, bytes_max)
-    load = await staging.stage(name, _chunks(receive, bytes_max), bytes_max, held_by(scope))
+    load = await session.stage(name, _chunks(receive, bytes_max), bytes_max, held_by(scope))
     return Staged(load.rows, load.body_bytes)
 
 

@@ -11,7 +11,7 @@ where their first steps take long, so that everybody else has a turn in between;
 
 What one connection can make us keep is bounded. No frame is read while many requests are under way, many answers wait
 to be written, or the log is behind; subscriptions get next to nothing more while many pushed messages wait. What waits
-for something to happen, long polls above all, is bounded by itself, so that reading never has to wait for it.
+for something to happen, long polls above all, is bounded by itself (`stream_waiting`).
 
 It ends in one of two ways. The connection goes: all that it held goes back at once, as failed deliveries, since any of
 them may be what killed the consumer. Or the broker stops (`close`): what is held is released, requests under way are
@@ -24,51 +24,43 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
-from smista.engine import Broker
-from smista.engine.running import SLICE_S
-from smista.errors import BrokerClosed, BrokerError
-from smista.protocols.faults import Faults
-from smista.protocols.http.answering import encoded, has_long_list
-from smista.protocols.http.asgi import Event, Receive, Send
-from smista.protocols.http.bounded import AT_ONCE_BYTES, VALUES_MAX, byte_count, check_values, in_steps
-from smista.protocols.http.commands import DECODERS, Door
-from smista.protocols.http.commands.claims import MakeClaim
-from smista.protocols.http.commands.dead_letters import RedriveDeadLetters
-from smista.protocols.http.commands.receiving import Consume, Messages
-from smista.protocols.http.commands.receiving import Receive as ReceiveCommand
-from smista.protocols.http.errors import (
-    ErrorBody,
-    RequestCancelled,
+from smista.errors import (
+    BrokerClosed,
+    BrokerError,
     RequestTooLarge,
     TooManyRequests,
     UnknownCommand,
-    error_body,
 )
+from smista.protocols.faults import Faults
+from smista.protocols.http.answering import encoded, may_be_long, takes_turns
+from smista.protocols.http.bounded import AT_ONCE_BYTES, VALUES_MAX, byte_count, check_values, in_steps
+from smista.protocols.http.commands import COMMANDS, DECODERS, Call
+from smista.protocols.http.errors import INTERNAL_ERROR, error_body
 from smista.protocols.http.formats import JSON, Format
-from smista.protocols.http.held import Held, HeldBytes
-from smista.protocols.http.messages import MessageView
 from smista.protocols.http.outbox import Outbox
-from smista.protocols.http.staging import Staging
+from smista.protocols.http.requests import NO_PAYLOAD
 from smista.protocols.http.stream_frames import (
-    NO_PAYLOAD,
     OWN_DECODERS,
     Answer,
     Cancel,
-    Cancelled,
     Refusal,
-    RequestId,
     StreamRequest,
     Subscribe,
     read_frame,
 )
 from smista.protocols.http.stream_subscriptions import Subscriptions
-from smista.protocols.places import Places
+from smista.protocols.http.stream_waiting import Waiting
+from smista.protocols.web.asgi import Event, Receive, Send
+from smista.service.held import Held, HeldBytes
+from smista.service.principal import Principal
+from smista.service.service import Service
+from smista.service.values import SLICE_S
 
 T = TypeVar("T")
 logger = logging.getLogger("smista.stream")
@@ -76,40 +68,32 @@ _faults = Faults(logger)
 
 REQUESTS_MAX = 10_000
 """Under way on one connection; beyond that no frame is read until some are answered."""
-WAITING_MAX = 1_000
-"""Of those, how many may wait for something to happen: long polls, slow redrives. One more is refused."""
+LONG_ANSWERS_MAX = 4
+"""So many requests whose answers may be long are under way at a time: some MiB each, before it is known how many."""
 AT_ONCE = 100
 """How many requests are started before those that were get their turn."""
 
-INTERNAL_ERROR = ErrorBody("internal_error", "The broker is at fault; its log says more. Nothing was confirmed.")
-
 _NOTHING = msgspec.Raw()
-_SLOW_COMMANDS = frozenset(
-    (
-        "queue.consume",
-        "queue.receive",
-        "dlq.retry",
-        "dlq.purge",
-        "claim.make",
-        "claim.acknowledge",
-        "claim.release",
-        "staged.commit",
-        "staged.discard",
-    )
-)
-"""They do not do all they do in their first step: in an array, the next request waits for them."""
 _SETTLING_COMMANDS = frozenset(("ack", "nack", "release", "extend"))
 """One of them may be about very many messages."""
-_MAY_WAIT: frozenset[type] = frozenset((ReceiveCommand, Consume, MakeClaim, RedriveDeadLetters))
+_LONG_ANSWERS = frozenset(name for name, kind in COMMANDS.items() if may_be_long(kind))
+Begun = Callable[[], None]
+"""Called when a long request has been read: those behind it may begin then."""
+CALLS_MAX = 100
 
 
 class Budget:
     """How much the answers to one array may still take."""
 
-    __slots__ = ("bytes_left",)
+    __slots__ = ("bytes_left", "taken_bytes")
 
     def __init__(self, bytes_left: int) -> None:
         self.bytes_left = bytes_left
+        self.taken_bytes = 0
+
+    def take(self, count: int) -> None:
+        self.bytes_left -= count
+        self.taken_bytes += count
 
 
 class Turn:
@@ -135,37 +119,36 @@ class Turn:
 class Stream:
     def __init__(
         self,
-        broker: Broker,
-        staging: Staging,
+        service: Service,
+        principal: Principal,
         spoken: Format,
         receive: Receive,
         send: Send,
         *,
-        peer: str,
         output_bytes_max: int,
         held: Held | None = None,
-        places: Places | None = None,
     ) -> None:
         """`held` counts the arrays that are under way, and is released by who gives it."""
         self._held = held or Held(HeldBytes())
-        self._broker = broker
+        self._service = service
+        self._principal = principal
+        self._calls: dict[str, Call] = {}
+        """By namespace; one for all requests, but for those that are long."""
         self._format = spoken
         self._decoders = DECODERS[spoken]
         self._own_decoders = OWN_DECODERS[spoken]
-        self._door = Door(broker, staging, spoken, spoken, places)
         self._receive = receive
         self._output_bytes_max = output_bytes_max
         self._outbox = Outbox(send, is_text=spoken is JSON, bytes_max=output_bytes_max, on_room=self._make_room)
-        self._subscriptions = Subscriptions(broker, spoken, self._outbox, peer=peer, on_fault=self._fail)
+        self._subscriptions = Subscriptions(service, principal, spoken, self._outbox, on_fault=self._fail)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._waiting: set[asyncio.Future[object]] = set()
-        """What waits for something to happen, in one of the tasks."""
-        self._cancellable: dict[RequestId, asyncio.Future[object]] = {}
-        """Of those, the ones that can be taken back, by the number of their request ..."""
-        self._taken_back: set[asyncio.Future[object]] = set()
-        """... and the ones that were."""
+        self._making_long: set[asyncio.Task[Any]] = set()
+        """Those of them whose answers may be long."""
+        self._made_bytes = 0
+        """Of answers in arrays of which others are missing."""
+        self._waiting = Waiting()
         self._has_room = asyncio.Event()
-        self._farewell: tuple[int, str] | None = None
+        self._closing: tuple[int, str] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -180,6 +163,7 @@ class Stream:
             running = [reader, writer, *self._tasks]
             for task in running:
                 task.cancel()
+            self._outbox.end()
             results = await asyncio.gather(*running, return_exceptions=True)
         for result in results[:2]:
             if isinstance(result, Exception) and not isinstance(result, OSError):
@@ -187,18 +171,22 @@ class Stream:
 
     def close(self, code: int, reason: str) -> None:
         """Release what is held, read no more, answer the requests that are under way, and then close."""
-        if self._farewell is not None:
+        if self._closing is not None:
             return
-        self._farewell = (code, reason)
+        self._closing = (code, reason)
         self._subscriptions.let_go(is_vanished=False)
-        for waiting in self._waiting:
-            waiting.cancel()
+        self._waiting.end()
         if not self._tasks:
             self._outbox.close(code, reason)
 
     def _fail(self) -> None:
         self._subscriptions.let_go(is_vanished=True)
         self.close(1011, "internal error")
+
+    @property
+    def output_bytes(self) -> int:
+        """Of answers and messages that are not written."""
+        return self._outbox.waiting_bytes + self._made_bytes
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -217,14 +205,14 @@ class Stream:
         """Start what a frame asks for; False when there will be no more frames."""
         if event["type"] == "websocket.disconnect":
             return False
-        if self._farewell is not None:
+        if self._closing is not None:
             return True
         text, binary = event.get("text"), event.get("bytes")
         data: str | bytes = text or binary or b""
         if len(data) > VALUES_MAX:
             try:
                 data = data.encode() if isinstance(data, str) else data
-                await check_values(data, self._format, self._broker.lane)
+                await check_values(data, self._format, self._service.fair_turns)
             except RequestTooLarge as error:
                 self._outbox.put(self._format.encode(Refusal(None, error_body(error))))
                 return True
@@ -234,7 +222,7 @@ class Stream:
             if _is_long(frame):
                 await self._begin(answering)
             else:
-                self._start(answering(self._door))
+                self._start(answering(), may_be_long=frame.command in _LONG_ANSWERS)
             if frame.command in _SETTLING_COMMANDS:
                 await asyncio.sleep(0)
                 await self._subscriptions.settled()
@@ -246,17 +234,27 @@ class Stream:
 
     @property
     def _is_busy(self) -> bool:
-        return len(self._tasks) >= REQUESTS_MAX or self._outbox.has_many_answers or self._broker.is_behind
+        return (
+            len(self._tasks) >= REQUESTS_MAX
+            or self._has_many_long
+            or self._made_bytes > self._output_bytes_max
+            or self._outbox.has_many_answers
+            or self._service.is_behind
+        )
+
+    @property
+    def _has_many_long(self) -> bool:
+        return len(self._making_long) >= LONG_ANSWERS_MAX
 
     async def _room(self) -> None:
         """Wait until another frame may be read. That is never long, unless the peer or the disk stands still."""
         while self._is_busy:
-            if self._broker.is_behind:
+            if self._service.is_behind:
                 # Here rather than in each publish, so that they keep their order.
                 try:
-                    await self._broker.room()
+                    await self._service.room()
                 except BrokerError:
-                    return  # it has stopped, as every request will be told
+                    return  # it has stopped, as every request will be answered
             else:
                 self._has_room.clear()
                 await self._has_room.wait()
@@ -265,21 +263,24 @@ class Stream:
         self._has_room.set()
         self._subscriptions.make_room()
 
-    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _start(self, work: Coroutine[Any, Any, T], *, may_be_long: bool = False) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
+        if may_be_long:
+            self._making_long.add(task)
         task.add_done_callback(self._finished)
         return task
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
+        self._making_long.discard(task)
         self._has_room.set()
-        if self._farewell is not None and not self._tasks:
-            self._outbox.close(*self._farewell)
+        if self._closing is not None and not self._tasks:
+            self._outbox.close(*self._closing)
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
-    async def _begin(self, work: Callable[[Door], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+    async def _begin(self, work: Callable[[Begun], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
         """Start something that is so long that it is read in turns; returns when it is read."""
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -287,13 +288,12 @@ class Stream:
             if not begun.done():
                 begun.set_result(None)
 
-        door = Door(self._broker, self._door.staging, self._format, self._format, self._door.places, begin)
-        task = self._start(work(door))
+        task = self._start(work(begin))
         await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)
         return task
 
-    async def _answer_one(self, request: StreamRequest, door: Door) -> None:
-        answer = await self._outcome(request, door)
+    async def _answer_one(self, request: StreamRequest, begun: Begun | None = None) -> None:
+        answer = await self._outcome(request, begun)
         if answer is not None:
             self._outbox.put(answer)
 
@@ -317,30 +317,40 @@ class Stream:
                 answers += await asyncio.gather(*started)
         finally:
             self._held.add(-frame_bytes)
+            self._made_bytes -= budget.taken_bytes
             # Whatever happens, frames are read on.
             is_started.set()
-        told = [msgspec.Raw(answer) for answer in answers if answer is not None]
-        if told:
-            self._outbox.put(self._format.encode(told))
+        given = [msgspec.Raw(answer) for answer in answers if answer is not None]
+        if given:
+            self._outbox.put(self._format.encode(given))
 
     async def _start_group(self, group: list[StreamRequest], budget: Budget) -> list[asyncio.Task[bytes | None]]:
         """Start them in order; returns when all have done their first step."""
         started: list[asyncio.Task[bytes | None]] = []
         while len(started) < len(group):
+            while self._has_many_long:
+                self._has_room.clear()
+                await self._has_room.wait()
             turn = Turn()
             some = group[len(started) : len(started) + AT_ONCE]
             if _is_long(some[0]):
                 started.append(await self._begin(partial(self._outcome_within, budget, turn, some[0])))
                 continue
-            short = itertools.takewhile(lambda request: not _is_long(request), some)
-            tasks = [self._start(self._outcome_within(budget, turn, request, self._door)) for request in short]
+            tasks: list[asyncio.Task[bytes | None]] = []
+            for request in itertools.takewhile(lambda request: not _is_long(request), some):
+                may_be_long = request.command in _LONG_ANSWERS
+                if may_be_long and self._has_many_long:
+                    break
+                tasks.append(self._start(self._outcome_within(budget, turn, request), may_be_long=may_be_long))
             await asyncio.sleep(0)
             # Those that did not begin have ended without a trace, and are started anew.
             started += tasks[: turn.begun]
             await self._subscriptions.settled()
         return started
 
-    async def _outcome_within(self, budget: Budget, turn: Turn, request: StreamRequest, door: Door) -> bytes | None:
+    async def _outcome_within(
+        self, budget: Budget, turn: Turn, request: StreamRequest, begun: Begun | None = None
+    ) -> bytes | None:
         """`_outcome`, unless the answers before it are too much already; nothing once its turn is over."""
         if not turn.begin():
             return None
@@ -350,101 +360,67 @@ class Stream:
                 "carried out; send it in another frame."
             )
             return self._format.encode(Refusal(request.id, error_body(error)))
-        answer = await self._outcome(request, door)
+        answer = await self._outcome(request, begun)
         if answer is not None:
-            budget.bytes_left -= len(answer)
+            budget.take(len(answer))
+            self._made_bytes += len(answer)
         return answer
 
-    async def _outcome(self, request: StreamRequest, door: Door) -> bytes | None:
-        """Carry out a request; what to answer, or None where nothing is to be said."""
+    async def _outcome(self, request: StreamRequest, begun: Begun | None) -> bytes | None:
+        """Carry out a request; what to answer, or None where no answer is wanted."""
         try:
-            result = await self._carry_out(request, door)
+            result = await self._carry_out(request, begun)
             if request.id is None:
                 return None
-            if has_long_list(result):
-                result = msgspec.Raw(await encoded(result, self._format, self._broker.lane))
+            if takes_turns(result):
+                result = msgspec.Raw(await encoded(result, self._format, self._service.fair_turns))
             return self._format.encode(Answer(request.id, result))
         except BrokerError as error:
-            said = error_body(error)
+            refusal = error_body(error)
         except Exception as error:
             _faults.note(error, "a request failed", command=request.command[:100])
-            said = INTERNAL_ERROR
-        return self._format.encode(Refusal(request.id, said))
+            refusal = INTERNAL_ERROR
+        return self._format.encode(Refusal(request.id, refusal))
 
-    async def _carry_out(self, request: StreamRequest, door: Door) -> object:
+    async def _carry_out(self, request: StreamRequest, begun: Begun | None) -> object:
         payload = request.payload if len(memoryview(request.payload)) else NO_PAYLOAD[self._format]
         # It would keep the whole frame in memory for as long as the command takes.
         request.payload = _NOTHING
         decode = self._decoders.get(request.command)
         if decode is not None:
-            command = await in_steps(decode, payload, self._broker.lane)
+            command = await in_steps(decode, payload, self._service.fair_turns)
             del payload
-            if type(command) in _MAY_WAIT and _waits(command):
-                return await self._wait_for(command.run(door), request.id)
-            return await command.run(door)
+            call = self._calls.get(command.namespace) if begun is None else None
+            if call is None:
+                call = self._new_call(command.namespace, begun)
+            if command.waits is not None and command.is_waiting:
+                # It has an answer when something happens, and until then others need not wait for it.
+                task = asyncio.current_task()
+                assert task is not None
+                self._making_long.discard(task)
+                self._has_room.set()
+                return await self._waiting.wait_for(command, call, request.id)
+            return await command.carry_out(call)
         decode_own = self._own_decoders.get(request.command)
         if decode_own is None:
             raise UnknownCommand(f"There is no command {request.command[:100]!r}; see docs/commands.md.")
         own = decode_own(payload)
         del payload
         if isinstance(own, Cancel):
-            return self._cancel(own)
-        if isinstance(own, Subscribe) and self._farewell is not None:
+            return self._waiting.cancel(own)
+        if isinstance(own, Subscribe) and self._closing is not None:
             raise BrokerClosed("The broker is stopping; subscribe again in a moment.")
         return await self._subscriptions.carry_out(own)
 
-    async def _wait_for(self, work: Awaitable[object], request_id: RequestId) -> object:
-        """The result of something that may take long: there is a bound to those, and `close` and `cancel` end them."""
-        waiting = asyncio.ensure_future(work)
-        try:
-            if len(self._waiting) >= WAITING_MAX:
-                raise TooManyRequests(f"{WAITING_MAX} requests wait on this connection; let one of them end first.")
-            self._waiting.add(waiting)
-            if request_id is not None:
-                self._cancellable.setdefault(request_id, waiting)
-            return await waiting
-        except asyncio.CancelledError:
-            if waiting in self._taken_back:
-                raise RequestCancelled(
-                    "This request was taken back by whoever sent it; it has taken nothing."
-                ) from None
-            if self._farewell is not None:
-                raise BrokerClosed("The broker is stopping; ask again in a moment.") from None
-            # The peer is gone, and would not hear of what had just come for it.
-            waiting.add_done_callback(self._give_back)
-            raise
-        finally:
-            waiting.cancel()
-            self._waiting.discard(waiting)
-            self._taken_back.discard(waiting)
-            if self._cancellable.get(request_id) is waiting:
-                del self._cancellable[request_id]
-
-    def _cancel(self, command: Cancel) -> Cancelled:
-        waiting = self._cancellable.get(command.request)
-        # One that has its result is answered with it, and whoever asked can give it back.
-        if waiting is None or not waiting.cancel():
-            return Cancelled(False)
-        self._taken_back.add(waiting)
-        return Cancelled(True)
-
-    def _give_back(self, done: asyncio.Future[object]) -> None:
-        """Release what was received for somebody who will not hear of it."""
-        if (
-            done.cancelled()
-            or done.exception() is not None
-            or self._broker.is_closed
-            or self._broker.failure is not None
-        ):
-            return
-        match done.result():
-            case Messages(messages=views):
-                texts = [view.receipt for view in views]
-            case MessageView(receipt=receipt):
-                texts = [receipt]
-            case _:
-                return
-        self._broker.release_now([self._broker.receipt(text) for text in texts if isinstance(text, str)])
+    def _new_call(self, namespace: str, begun: Begun | None) -> Call:
+        session = self._service.session(self._principal, namespace)
+        if begun is not None:
+            return Call(session, self._format, self._format, begun)
+        call = Call(session, self._format, self._format)
+        # Their number is the peer's choice, so it must not grow for ever.
+        if len(self._calls) < CALLS_MAX:
+            self._calls[namespace] = call
+        return call
 
 
 def _is_long(request: StreamRequest) -> bool:
@@ -456,7 +432,8 @@ def _in_order(requests: list[StreamRequest]) -> Iterator[list[StreamRequest]]:
     """The requests of an array, those together that may be started one right after the other."""
     group: list[StreamRequest] = []
     for request in requests:
-        if request.command in _SLOW_COMMANDS:
+        kind = COMMANDS.get(request.command)
+        if kind is not None and not kind.at_once:
             if group:
                 yield group
             yield [request]
@@ -465,16 +442,3 @@ def _in_order(requests: list[StreamRequest]) -> Iterator[list[StreamRequest]]:
             group.append(request)
     if group:
         yield group
-
-
-def _waits(command: object) -> bool:
-    """Whether it waits for something to happen."""
-    match command:
-        case ReceiveCommand() | MakeClaim():
-            return command.wait_ms > 0
-        case Consume():
-            return command.timeout > 0
-        case RedriveDeadLetters():
-            return command.per_second is not None
-        case _:
-            raise AssertionError(command)

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from smista.core.state import DEFAULT_NAMESPACE
+from smista.errors import InvalidRequest
 from smista.protocols.http.bounded import AT_ONCE_BYTES, BoundedDecoder, CountingDecoder
-from smista.protocols.http.commands.base import Milliseconds, Name
 from smista.protocols.http.commands.receiving import Action, Result
-from smista.protocols.http.errors import ErrorBody, InvalidRequest, error_body
+from smista.protocols.http.errors import ErrorBody, error_body
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
 from smista.protocols.http.messages import MessageView
+from smista.service.fields import Milliseconds, Name
+from smista.service.values import DEFAULT_NAMESPACE
 
 ARRAY_MAX = 10_000
 TAGS_MAX = 10_000
@@ -149,7 +150,6 @@ class Ended(msgspec.Struct):
 OWN_DECODERS: dict[Format, dict[str, Decoder[Any]]] = {
     each: {name: BoundedDecoder(kind, each) for name, kind in STREAM_COMMANDS.items()} for each in (JSON, MESSAGE_PACK)
 }
-NO_PAYLOAD: dict[Format, msgspec.Raw] = {JSON: msgspec.Raw(b"{}"), MESSAGE_PACK: msgspec.Raw(b"\x80")}
 
 _FRAME: Any = StreamRequest | Annotated[list[StreamRequest], msgspec.Meta(min_length=1, max_length=ARRAY_MAX)]
 _FRAME_DECODERS: dict[Format, Decoder[StreamRequest | list[StreamRequest]]] = {
@@ -194,7 +194,7 @@ def _refusal(sentence: str) -> Refusal:
 
 
 def _id_in(spoken: Format, data: bytes) -> RequestId:
-    """The id of a request that is wrong otherwise, so that whoever asked hears of it."""
+    """The id of a request that is wrong otherwise, so that the answer can be matched to it."""
     try:
         return _ID_DECODERS[spoken](data).id
     except InvalidRequest:

@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
-from smista.protocols.http.formats import MESSAGE_PACK, NESTING_MAX, Untranslatable, check_plain
+from smista.protocols.http.formats import MESSAGE_PACK, NESTING_MAX
 from smista.protocols.turns import SLICE_S
+from smista.service.plain_values import Untranslatable, check_plain
 
 STEP_BYTES = 1 << 10
 """Some 3 ms where each byte is a container."""

@@ -1,1 +1,1 @@
-"""The SQS door: what AWS's SDKs say to Amazon SQS, answered by this broker. See docs/sqs.md."""
+"""Amazon SQS: requests of AWS's SDKs, answered by this broker. See docs/sqs.md."""

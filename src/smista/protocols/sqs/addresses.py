@@ -5,7 +5,7 @@
     http://sqs.<region>.HOST/<account>/<name>          AWS's own form, which is understood
 
 The configured account in the configured region is the default namespace, so that its queues are those of the other
-doors. Every other account and region is a namespace of its own, `<account>/<region>`. A URL that names no region
+protocols. Every other account and region is a namespace of its own, `<account>/<region>`. A URL that names no region
 is in the caller's.
 """
 
@@ -15,10 +15,10 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from smista.core.caches import cached_if_small
-from smista.core.state import DEFAULT_NAMESPACE
+from smista.caches import cached_if_small
 from smista.protocols.sqs.errors import SqsError, invalid, no_such_queue
 from smista.protocols.sqs.limits import Limits, SqsSettings
+from smista.service.values import DEFAULT_NAMESPACE
 
 _ACCOUNT = re.compile(r"[0-9]{12}")
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
@@ -29,10 +29,10 @@ FIFO_SUFFIX = ".fifo"
 
 class Address(NamedTuple):
     account: str | None
-    """None where only a name was given: the caller's."""
+    """None where only a name was given: that of the caller."""
     name: str
     region: str | None = None
-    """None where none was given: the caller's."""
+    """None where none was given: that of the caller."""
 
 
 def is_region(text: str) -> bool:
@@ -52,13 +52,13 @@ def read_url(url: str) -> Address:
         return Address(None, path)
     found = read_path("/" + path)
     if found is None:
-        # Whatever its host: of our queues it is none.
+        # Whatever the host is, no queue has such a path.
         raise no_such_queue()
     return found._replace(name=unquote(found.name), region=found.region or region_of_host(host))
 
 
 def read_path(path: str) -> Address | None:
-    """What the path of a request names, if it is a queue's."""
+    """The queue that the path of a request names; None where it names none."""
     parts = path.removesuffix("/").split("/")
     region = None
     if len(parts) == 5 and parts[1] == "queue" and is_region(parts[2]):
@@ -71,7 +71,7 @@ def read_path(path: str) -> Address | None:
 
 @cached_if_small(len)
 def region_of_host(host: str) -> str | None:
-    """The region that a host is named for, as AWS's are."""
+    """The region in the name of a host, as AWS names its hosts."""
     found = _REGION_OF_HOST.fullmatch(host[:255])
     return None if found is None else found[1] or found[2]
 

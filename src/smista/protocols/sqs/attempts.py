@@ -1,7 +1,7 @@
 """ReceiveRequestAttemptId: on a FIFO queue a receive whose answer got lost brings the same messages when repeated.
 
 For five minutes, and only as long as nobody has settled any of them or changed its visibility; then it is a receive
-like any other. Only receipts are kept: the messages are in their queue as long as an attempt can be repeated.
+like any other. Only receipts are remembered: the messages are in their queue as long as an attempt can be repeated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from smista.core.message import Receipt
+from smista.service.values import Receipt
 
 KEPT_MS = 300_000
 KEPT_MAX = 10_000
@@ -65,7 +65,7 @@ class Attempts:
         return len(self._kept) * ATTEMPT_BYTES + len(self._by_receipt) * RECEIPT_BYTES
 
     def touched(self, receipt: Receipt) -> None:
-        """Somebody did something with one of its messages: the attempt cannot be repeated any more."""
+        """One of its messages was settled or changed: the attempt cannot be repeated any more."""
         if self._by_receipt:
             key = self._by_receipt.get(receipt)
             if key is not None:

@@ -1,7 +1,7 @@
 """Queue attributes, as SQS has them, and queue settings, as the broker has them.
 
 Some attributes are settings of ours under another name and in seconds: VisibilityTimeout is `lease_ms`, and so on.
-The rest (policies, the default wait of a receive, what only AWS can do) is kept with the queue in its annotations,
+The rest (policies, the default wait of a receive, what only AWS can do) is stored in the annotations of the queue,
 under `sqs.` and the attribute's name; tags under `sqs.tag:` and their key.
 
 One table per direction: `_TAKE` puts a given attribute into the draft of a queue, `_SHOW` reads it out of a queue.
@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from smista.core.dead_letters import DEAD_LETTER_SUFFIX
-from smista.core.settings import Backoff, DeadLetterMode, DeduplicationScope, QueueSettings
 from smista.protocols.sqs.errors import (
     INVALID_ATTRIBUTE_NAME,
     INVALID_ATTRIBUTE_VALUE,
@@ -25,6 +23,8 @@ from smista.protocols.sqs.errors import (
 )
 from smista.protocols.sqs.limits import MIB, Limits
 from smista.protocols.sqs.policy import excess
+from smista.service.dead_letter_places import named_target
+from smista.service.values import Backoff, DeadLetterMode, DeduplicationScope, QueueSettings
 
 PREFIX = "sqs."
 TAG_PREFIX = "sqs.tag:"
@@ -51,7 +51,7 @@ READ_ONLY = frozenset((*COUNTS, "CreatedTimestamp", "LastModifiedTimestamp", "Qu
 FIFO_ONLY = frozenset(("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"))
 _DIGITS = re.compile(r"[0-9]{1,15}")
 _UNREADABLE = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
-"""What comes of text that is no JSON, or JSON too deep."""
+"""Raised for text that is not JSON, or is nested too deeply."""
 
 
 class Draft:
@@ -72,9 +72,9 @@ class Draft:
         self.find_dead_letter_queue = find_dead_letter_queue
         """From the text of a RedrivePolicy's ARN to the name of a queue; raises where it may not be used."""
         self.over_limit = over_limit
-        """What a policy that is larger than AWS's quotas is refused with."""
+        """The error for a policy that is larger than AWS's quotas."""
 
-    def keep(self, name: str, value: str) -> None:
+    def annotate(self, name: str, value: str) -> None:
         if value:
             self.annotations[PREFIX + name] = value
         else:
@@ -89,7 +89,7 @@ def unknown(name: str) -> SqsError:
     return SqsError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
 
 
-def unfit(name: str, detail: str = "") -> SqsError:
+def invalid_attribute(name: str, detail: str = "") -> SqsError:
     return SqsError(INVALID_ATTRIBUTE_VALUE, f"Invalid value for the parameter {name}.{detail}")
 
 
@@ -104,7 +104,9 @@ def take(draft: Draft, given: Mapping[str, str], *, is_fifo: bool) -> None:
     draft_scope = draft.fields.get("dedup_scope", draft.settings.dedup_scope)
     limit = draft.annotations.get(PREFIX + "FifoThroughputLimit")
     if limit == "perMessageGroupId" and draft_scope is not DeduplicationScope.GROUP:
-        raise unfit("FifoThroughputLimit", " Reason: perMessageGroupId needs DeduplicationScope messageGroup.")
+        raise invalid_attribute(
+            "FifoThroughputLimit", " Reason: perMessageGroupId needs DeduplicationScope messageGroup."
+        )
     if PREFIX + "KmsMasterKeyId" in draft.annotations:
         if is_true(given.get("SqsManagedSseEnabled", "")):
             raise SqsError(
@@ -112,7 +114,7 @@ def take(draft: Draft, given: Mapping[str, str], *, is_fifo: bool) -> None:
                 "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or "
                 "SQS SSE.",
             )
-        draft.keep("SqsManagedSseEnabled", "false")
+        draft.annotate("SqsManagedSseEnabled", "false")
 
 
 def _seconds(field: str, least: int, most: Callable[[Limits], int]) -> Callable[[Draft, str, str], None]:
@@ -120,7 +122,7 @@ def _seconds(field: str, least: int, most: Callable[[Limits], int]) -> Callable[
         number = _number(name, value)
         lowest = draft.limits.retention_s_min if field == "retention_ms" else least
         if not lowest <= number <= most(draft.limits):
-            raise unfit(name)
+            raise invalid_attribute(name)
         draft.fields[field] = number * 1000
 
     return taker
@@ -128,43 +130,43 @@ def _seconds(field: str, least: int, most: Callable[[Limits], int]) -> Callable[
 
 def _number(name: str, value: str) -> int:
     if not _DIGITS.fullmatch(value):
-        raise unfit(name)
+        raise invalid_attribute(name)
     return int(value)
 
 
 def _take_size(draft: Draft, name: str, value: str) -> None:
     number = _number(name, value)
     if not draft.limits.message_bytes_min <= number <= draft.limits.message_bytes:
-        raise unfit(name)
+        raise invalid_attribute(name)
     draft.fields["body_bytes_max"] = None if number == MIB else number
 
 
 def _take_wait(draft: Draft, name: str, value: str) -> None:
     if _number(name, value) > 20:
-        raise unfit(name)
-    draft.keep(name, "" if int(value) == 0 else str(int(value)))
+        raise invalid_attribute(name)
+    draft.annotate(name, "" if int(value) == 0 else str(int(value)))
 
 
 def _take_reuse_period(draft: Draft, name: str, value: str) -> None:
     number = _number(name, value)
     if not 60 <= number <= 86_400:
-        raise unfit(name)
-    draft.keep(name, "" if number == REUSE_PERIOD_S else str(number))
+        raise invalid_attribute(name)
+    draft.annotate(name, "" if number == REUSE_PERIOD_S else str(number))
 
 
 def _take_policy(draft: Draft, name: str, value: str) -> None:
     reason = excess(_json_object(name, value), value, draft.limits) if value else None
     if reason is not None:
         raise SqsError(draft.over_limit, reason)
-    draft.keep(name, value)
+    draft.annotate(name, value)
 
 
 def _take_text(draft: Draft, name: str, value: str) -> None:
-    draft.keep(name, value)
+    draft.annotate(name, value)
 
 
 def _take_flag(draft: Draft, name: str, value: str) -> None:
-    draft.keep(name, str(_flag(name, value)).lower())
+    draft.annotate(name, str(_flag(name, value)).lower())
 
 
 def is_true(value: str) -> bool:
@@ -174,14 +176,14 @@ def is_true(value: str) -> bool:
 
 def _flag(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
-        raise unfit(name)
+        raise invalid_attribute(name)
     return is_true(value)
 
 
 def _take_fifo(draft: Draft, name: str, value: str) -> None:
     if not _flag(name, value):
-        # Of a queue that is none this attribute is unknown, so this is one.
-        raise unfit(name, " Reason: Modifying queue type is not supported.")
+        # A standard queue does not have this attribute, so this is a FIFO queue.
+        raise invalid_attribute(name, " Reason: Modifying queue type is not supported.")
     if not draft.settings.ordered:
         draft.fields.update(ordered=True, group_turns=True, fair=False)
 
@@ -196,21 +198,21 @@ _SCOPE_NAMES = {scope: name for name, scope in _SCOPES.items()}
 
 def _take_scope(draft: Draft, name: str, value: str) -> None:
     if value not in _SCOPES:
-        raise unfit(name)
+        raise invalid_attribute(name)
     draft.fields["dedup_scope"] = _SCOPES[value]
 
 
 def _take_throughput(draft: Draft, name: str, value: str) -> None:
     if value not in ("perQueue", "perMessageGroupId"):
-        raise unfit(name)
-    draft.keep(name, value if value != "perQueue" else "")
+        raise invalid_attribute(name)
+    draft.annotate(name, value if value != "perQueue" else "")
 
 
 def _json_object(name: str, value: str) -> dict[str, object]:
     try:
         return msgspec.json.decode(value, type=dict[str, object])
     except _UNREADABLE:
-        raise unfit(name) from None
+        raise invalid_attribute(name) from None
 
 
 # -- dead letters -----------------------------------------------------------------------------------------------------
@@ -251,7 +253,7 @@ def _take_redrive_policy(draft: Draft, name: str, value: str) -> None:
 def _take_allow_policy(draft: Draft, name: str, value: str) -> None:
     if value:
         read_allow_policy(value)
-    draft.keep(name, value)
+    draft.annotate(name, value)
 
 
 class AllowPolicy(msgspec.Struct, frozen=True, rename="camel"):
@@ -269,23 +271,19 @@ def read_allow_policy(value: str) -> AllowPolicy:
     try:
         policy = msgspec.json.decode(value, type=AllowPolicy)
     except _UNREADABLE:
-        raise unfit(name) from None
+        raise invalid_attribute(name) from None
     if policy.redrive_permission not in ("allowAll", "denyAll", "byQueue"):
-        raise unfit(name)
+        raise invalid_attribute(name)
     if (policy.redrive_permission == "byQueue") != bool(policy.source_queue_arns) or len(policy.source_queue_arns) > 10:
-        raise unfit(name)
+        raise invalid_attribute(name)
     return policy
 
 
 def dead_letter_target(name: str, settings: QueueSettings) -> str | None:
     """The queue that a queue's dead letters go to after some receives; None where they do not."""
-    if (
-        settings.max_retries is None
-        or settings.dead_letter is not DeadLetterMode.MOVE
-        or settings.dead_letter_exchange is not None
-    ):
+    if settings.max_retries is None or settings.dead_letter is not DeadLetterMode.MOVE:
         return None
-    return settings.dead_letter_queue or name + DEAD_LETTER_SUFFIX
+    return named_target(name, settings)
 
 
 _TAKE: dict[str, Callable[[Draft, str, str], None]] = {
@@ -311,8 +309,8 @@ NAMES = frozenset((*_TAKE, *READ_ONLY))
 # -- showing ----------------------------------------------------------------------------------------------------------
 
 
-class Shown(msgspec.Struct, frozen=True):
-    """A queue about to be described."""
+class QueueView(msgspec.Struct, frozen=True):
+    """A queue whose attributes are shown."""
 
     name: str
     settings: QueueSettings
@@ -320,26 +318,26 @@ class Shown(msgspec.Struct, frozen=True):
     arn_of: Callable[[str], str]
     """From a queue's name to its ARN, in the account and region of this one."""
 
-    def kept(self, name: str) -> str | None:
+    def annotation(self, name: str) -> str | None:
         return self.annotations.get(PREFIX + name)
 
 
-def show(queue: Shown, name: str) -> str | None:
-    """The value of an attribute that follows from the settings; None where there is none to tell."""
+def show(queue: QueueView, name: str) -> str | None:
+    """The value of an attribute by the settings of the queue; None where it has none."""
     shower = _SHOW.get(name)
     if shower is not None:
         return shower(queue)
     if name in FIFO_ONLY and not queue.settings.ordered:
         return None
-    return queue.kept(name)
+    return queue.annotation(name)
 
 
 def lease_s(settings: QueueSettings) -> int:
-    """Other doors know leases without an end; here that is the longest there is."""
+    """Over other protocols a lease may have no end; here that is the longest there is."""
     return -(-settings.lease_ms // 1000)
 
 
-def _show_policy(queue: Shown) -> str | None:
+def _show_policy(queue: QueueView) -> str | None:
     target = dead_letter_target(queue.name, queue.settings)
     if target is None or queue.settings.max_retries is None:
         return None
@@ -347,28 +345,28 @@ def _show_policy(queue: Shown) -> str | None:
     return msgspec.json.encode(policy).decode()
 
 
-def _show_retention(queue: Shown) -> str:
+def _show_retention(queue: QueueView) -> str:
     retention_ms = queue.settings.retention_ms
     return str(1_209_600 if retention_ms is None else max(1, retention_ms // 1000))
 
 
-def _flag_of_fifo(show_flag: Callable[[QueueSettings], str]) -> Callable[[Shown], str | None]:
+def _flag_of_fifo(show_flag: Callable[[QueueSettings], str]) -> Callable[[QueueView], str | None]:
     return lambda queue: show_flag(queue.settings) if queue.settings.ordered else None
 
 
-_SHOW: dict[str, Callable[[Shown], str | None]] = {
+_SHOW: dict[str, Callable[[QueueView], str | None]] = {
     "VisibilityTimeout": lambda queue: str(lease_s(queue.settings)),
     "DelaySeconds": lambda queue: str(-(-queue.settings.delay_ms // 1000)),
     "MessageRetentionPeriod": _show_retention,
     "MaximumMessageSize": lambda queue: str(queue.settings.body_bytes_max or MIB),
-    "ReceiveMessageWaitTimeSeconds": lambda queue: queue.kept("ReceiveMessageWaitTimeSeconds") or "0",
-    "SqsManagedSseEnabled": lambda queue: queue.kept("SqsManagedSseEnabled") or "true",
+    "ReceiveMessageWaitTimeSeconds": lambda queue: queue.annotation("ReceiveMessageWaitTimeSeconds") or "0",
+    "SqsManagedSseEnabled": lambda queue: queue.annotation("SqsManagedSseEnabled") or "true",
     "RedrivePolicy": _show_policy,
     "FifoQueue": lambda queue: "true" if queue.settings.ordered else None,
     "ContentBasedDeduplication": _flag_of_fifo(lambda settings: str(settings.dedup_by_body).lower()),
     "DeduplicationScope": _flag_of_fifo(lambda settings: _SCOPE_NAMES[settings.dedup_scope]),
     "FifoThroughputLimit": lambda queue: (
-        (queue.kept("FifoThroughputLimit") or "perQueue") if queue.settings.ordered else None
+        (queue.annotation("FifoThroughputLimit") or "perQueue") if queue.settings.ordered else None
     ),
     "QueueArn": lambda queue: queue.arn_of(queue.name),
     "CreatedTimestamp": lambda queue: queue.annotations.get(CREATED),
@@ -394,6 +392,6 @@ def tags(settings: QueueSettings) -> dict[str, str]:
 
 def with_tags(settings: QueueSettings, tags: Mapping[str, str]) -> QueueSettings:
     """The settings with these tags and no others."""
-    kept = [pair for pair in settings.annotations if not pair[0].startswith(TAG_PREFIX)]
-    kept += [(TAG_PREFIX + key, value) for key, value in tags.items()]
-    return msgspec.structs.replace(settings, annotations=tuple(sorted(kept)))
+    pairs = [pair for pair in settings.annotations if not pair[0].startswith(TAG_PREFIX)]
+    pairs += [(TAG_PREFIX + key, value) for key, value in tags.items()]
+    return msgspec.structs.replace(settings, annotations=tuple(sorted(pairs)))

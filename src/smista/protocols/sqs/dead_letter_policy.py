@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from smista.core.errors import NamespaceNotFound, QueueNotFound
-from smista.core.message import Death
-from smista.core.settings import QueueSettings
-from smista.protocols import queue_annotations
+from smista.errors import QueueNotFound
 from smista.protocols.sqs.addresses import FIFO_SUFFIX, read_arn, write_arn
 from smista.protocols.sqs.attributes import AllowPolicy, dead_letter_target, policy_error
 from smista.protocols.sqs.call import Call, Target
+from smista.service import queue_annotations
+from smista.service.values import Death, QueueSettings
 
 
 def finder(call: Call, name: str, account: str, region: str) -> Callable[[str], str]:
@@ -27,7 +26,7 @@ def finder(call: Call, name: str, account: str, region: str) -> Callable[[str], 
             return arn.name
         try:
             target = call.find(arn.name, account, region)
-        except (QueueNotFound, NamespaceNotFound):
+        except QueueNotFound:
             raise policy_error(policy, "Dead letter target does not exist.") from None
         if target.settings.ordered != name.endswith(FIFO_SUFFIX):
             kind = "a FIFO" if name.endswith(FIFO_SUFFIX) else "a standard"
@@ -40,14 +39,14 @@ def finder(call: Call, name: str, account: str, region: str) -> Callable[[str], 
     return find
 
 
-def received_before(call: Call, target: Target, deaths: Sequence[Death]) -> int:
+def received_before(target: Target, deaths: Sequence[Death]) -> int:
     """How often a dead letter was received before it came into this queue; the broker itself counts anew in each. 0
     where it was sent back, or elsewhere: it is a new message then."""
     if not deaths:
         return 0
     last = deaths[-1]
     try:
-        settings = call.broker.queue_settings(last.queue, namespace=target.namespace)
+        settings = target.session.queue_settings(last.queue)
     except QueueNotFound:
         settings = None
     if settings is not None and dead_letter_target(last.queue, settings) != target.name:
@@ -57,9 +56,9 @@ def received_before(call: Call, target: Target, deaths: Sequence[Death]) -> int:
     return sum(death.delivery_count for death in deaths)
 
 
-async def sources(call: Call, target: Target) -> list[str]:
-    """The queues whose dead letters go to this one."""
-    return await call.broker.queues_where(is_source(target), namespace=target.namespace)
+async def has_sources(target: Target) -> bool:
+    """Whether the dead letters of any queue go to this one."""
+    return bool(await target.session.queue_page(limit=1, accepts=is_source(target)))
 
 
 def is_source(target: Target) -> Callable[[str, QueueSettings], bool]:

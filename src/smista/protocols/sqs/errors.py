@@ -1,6 +1,6 @@
-"""What SQS answers when it refuses: one kind per code, with its name in either wire protocol and its status.
+"""The errors of SQS: one kind per code, with its name in either wire protocol and its status.
 
-An `SqsError` is an answer, not a fault of ours: actions raise it, the door writes it. What the broker refuses is put
+An `SqsError` is an answer, not a fault of ours: actions raise it, `SqsApp` writes it. What the broker refuses is put
 into SQS's words by the table at the end.
 """
 
@@ -55,7 +55,7 @@ KMS = {
     )
 }
 
-# Not in the model of the API, but what is sent.
+# AWS sends these, though its model of the API does not have them.
 INVALID_PARAMETER_VALUE = Kind("InvalidParameterValueException", "InvalidParameterValue")
 MISSING_PARAMETER = Kind("MissingRequiredParameterException", "MissingParameter")
 INVALID_ACTION = Kind("InvalidAction", "InvalidAction")
@@ -116,6 +116,7 @@ KINDS: dict[str, Kind] = {
     "exchange_internal": INTERNAL_FAILURE,
     "exchange_not_found": INTERNAL_FAILURE,
     "exchange_reserved": INTERNAL_FAILURE,
+    "access_denied": ACCESS_DENIED,
     "host_not_allowed": ACCESS_DENIED,
     "invalid_argument": INVALID_PARAMETER_VALUE,
     "invalid_binding": INTERNAL_FAILURE,
@@ -123,6 +124,7 @@ KINDS: dict[str, Kind] = {
     "invalid_name": INVALID_PARAMETER_VALUE,
     "invalid_priority": INVALID_PARAMETER_VALUE,
     "invalid_receipt": RECEIPT_HANDLE_IS_INVALID,
+    "invalid_request": MALFORMED_INPUT,
     "invalid_settings": INVALID_ATTRIBUTE_VALUE,
     "low_disk": SERVICE_UNAVAILABLE,
     "low_memory": SERVICE_UNAVAILABLE,
@@ -140,6 +142,9 @@ KINDS: dict[str, Kind] = {
     "queue_not_empty": UNSUPPORTED_OPERATION,
     "queue_not_found": QUEUE_DOES_NOT_EXIST,
     "reach_too_wide": INTERNAL_FAILURE,
+    "redrive_ended": UNSUPPORTED_OPERATION,
+    "redrive_not_found": RESOURCE_NOT_FOUND,
+    "redrive_running": INVALID_PARAMETER_VALUE,
     "request_too_large": REQUEST_TOO_LARGE,
     "resource_low": SERVICE_UNAVAILABLE,
     "stale_receipt": RECEIPT_HANDLE_IS_INVALID,
@@ -147,7 +152,7 @@ KINDS: dict[str, Kind] = {
 
 
 def from_broker(error: BrokerError) -> SqsError:
-    """A refusal of the broker in SQS's words."""
+    """An error of the broker as one of SQS."""
     kind = KINDS.get(error.code, INTERNAL_FAILURE)
     if kind is QUEUE_DOES_NOT_EXIST:
         return no_such_queue()

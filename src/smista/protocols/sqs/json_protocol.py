@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from smista.core.wording import explained
 from smista.protocols.sqs.actions import ACTIONS
 from smista.protocols.sqs.actions.base import Action, Answer
 from smista.protocols.sqs.actions.receive_message import ReceiveAnswer
 from smista.protocols.sqs.errors import SERIALIZATION, UNKNOWN_OPERATION, SqsError
 from smista.protocols.sqs.limits import STRICT, Limits
+from smista.wording import explained
 
 CONTENT_TYPE = b"application/x-amz-json-1.0"
 CONTENT_TYPES = frozenset((CONTENT_TYPE, b"application/x-amz-json-1.1", b"application/json"))
@@ -27,7 +27,7 @@ encode = msgspec.json.Encoder().encode
 async def write(answer: Answer, turn: Callable[[], Awaitable[None]]) -> list[bytes]:
     """In parts, with turns for others in between."""
     if not answer.has_result:
-        # An action with nothing to say sends no body at all, as AWS does.
+        # The answer to an action without a result has no body, as with AWS.
         return [b""]
     if not isinstance(answer, ReceiveAnswer) or sum([len(one.body) for one in answer.messages]) < AT_ONCE_BYTES:
         return [encode(answer)]
@@ -70,7 +70,7 @@ def read(target: bytes, body: bytes, limits: Limits = STRICT) -> Action:
 
 
 def _has_more_members(body: bytes, most: int) -> bool:
-    """Told without making anything of them: millions of small ones would keep everybody waiting until they are read.
+    """Counted without decoding: millions of small ones would keep everybody waiting until they are decoded.
 
     Members are parted by commas that stand outside of texts. Once escaped quotes are gone, texts are every other piece
     between quotes.

@@ -1,4 +1,4 @@
-"""What the door is told, and the limits it keeps: AWS's, or where `relaxed` is set, the broker's own."""
+"""The settings of SQS, and its limits: those of AWS, or with `relaxed` the broker's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OTHER_FIELDS_BYTES = 256 << 10
 _FORM_BYTES_PER_BYTE = 4
 """%2F for each byte of a text, and for each four letters of base64 that stand for three bytes."""
 _JSON_BYTES_PER_BYTE = 6
-"""As JSON writes < where it is careful, \\u003c."""
+"""As some encoders of JSON write <, \\u003c."""
 _MEMBERS_MIN = 10_000
 _MEMBERS_PER_ENTRY = 100
 """More than an entry of a batch has with all its fields, ten attributes and all of theirs."""
@@ -19,7 +19,7 @@ _MEMBERS_PER_ENTRY = 100
 
 class SqsSettings(msgspec.Struct, frozen=True, kw_only=True):
     account: str = "000000000000"
-    """The account whose queues are those of the other doors, in `region`."""
+    """The account whose queues are those of the other protocols, in `region`."""
     region: str = "us-east-1"
     region_urls: bool = False
     """Name the region in every queue's URL, also where it is this one."""
@@ -38,7 +38,7 @@ class SqsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The most of each; the least is the same in either."""
+    """What AWS allows; `RELAXED` is with `relaxed`."""
 
     message_bytes: int = MIB
     batch_entries: int = 10
@@ -59,17 +59,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     policy_conditions: int = 10
     statement_actions: int = 7
     any_character: bool = False
-    """In bodies what XML cannot hold; in names and ids whatever can be printed."""
+    """Allow in bodies what XML cannot hold, and in names and ids all printable characters."""
 
     def request_bytes_max(self, *, is_form: bool) -> int:
-        """How long a request can get that keeps all the others, however it escapes what it says."""
+        """How long a request can get that keeps to all other limits, however its texts are escaped."""
         escaped = _FORM_BYTES_PER_BYTE if is_form else _JSON_BYTES_PER_BYTE
         return self.message_bytes * escaped + _OTHER_FIELDS_BYTES
 
     @property
     def request_members_max(self) -> int:
-        """Of all lists and maps of a request in JSON together: as many as the longest batch can have, were its entries
-        as full as AWS lets them be."""
+        """Of all lists and maps of a request in JSON together: as many as the longest batch has if its entries
+        are as full as AWS allows."""
         return max(_MEMBERS_MIN, self.batch_entries * _MEMBERS_PER_ENTRY)
 
 

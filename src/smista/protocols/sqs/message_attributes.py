@@ -1,8 +1,8 @@
-"""Message attributes: what a sender says beside the body, their digests, and how the log keeps them.
+"""Message attributes: what a sender gives beside the body, their digests, and how the log stores them.
 
-They are kept in the envelope's properties after a 0x03 (see `protocols.properties`), with the trace header, so that
-what comes out is to the letter what went in. Other doors see them as headers. What comes from another door shows its
-headers here as attributes of type String where they are text, Number where they are numbers, Binary where bytes.
+They are stored in the envelope's properties after a 0x03 (see `service.properties`), with the trace header, so that
+what comes out is to the letter what went in. Other protocols show them as headers. Headers of messages of other
+protocols are attributes here: of type String where they are text, Number where they are numbers, Binary where bytes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from smista.core.caches import cached_if_small
-from smista.protocols import properties
-from smista.protocols.properties import Properties
+from smista.caches import cached_if_small
 from smista.protocols.sqs.errors import UNSUPPORTED_OPERATION, SqsError, invalid
 from smista.protocols.sqs.limits import Limits
+from smista.service import properties
+from smista.service.properties import Properties
 
 SQS = 3
-"""The first byte of properties kept in this form."""
+"""The first byte of properties stored in this form."""
 TRACE_BYTES_MAX = 512
 TRACE_HEADER = "AWSTraceHeader"
 EVERY_NAME = frozenset(("All", ".*", "*"))
@@ -37,11 +37,11 @@ NOT_XML_BEYOND = ("\ufffe".encode(), "\uffff".encode())
 
 
 Attributes = dict[str, tuple[str, Any]]
-"""By name, type and value; the value is str or bytes, which msgspec has no union for."""
+"""By name the type and the value, which is str or bytes; msgspec has no union of these."""
 
 
 class AttributeValue(msgspec.Struct, rename="pascal", omit_defaults=True, gc=False):
-    """As it stands on the wire, both ways."""
+    """As on the wire, in requests and answers."""
 
     string_value: str | None = None
     binary_value: bytes | None = None
@@ -49,31 +49,31 @@ class AttributeValue(msgspec.Struct, rename="pascal", omit_defaults=True, gc=Fal
 
 
 class GivenAttribute(AttributeValue, rename="pascal", omit_defaults=True):
-    """And what a sender may say that SQS does not take."""
+    """With values that the API defines and SQS does not accept."""
 
     string_list_values: list[str] | None = None
     binary_list_values: list[bytes] | None = None
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True):
-    """As it stands in the log: per attribute its type and its value."""
+class StoredAttributes(msgspec.Struct, frozen=True, array_like=True):
+    """As in the log: per attribute its type and its value."""
 
     attributes: Attributes = msgspec.field(default_factory=dict)
     trace_header: str | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Kept).decode
-NOTHING = Kept()
+_decode = msgspec.msgpack.Decoder(StoredAttributes).decode
+NOTHING = StoredAttributes()
 
 
-def write(kept: Kept) -> bytes:
-    return b"" if kept == NOTHING else b"\x03" + _encode(kept)
+def write(stored: StoredAttributes) -> bytes:
+    return b"" if stored == NOTHING else b"\x03" + _encode(stored)
 
 
 @cached_if_small(len)
-def read(data: bytes) -> Kept:
-    """The attributes in the properties of a message, whichever door wrote them. Do not change them."""
+def read(data: bytes) -> StoredAttributes:
+    """The attributes in the properties of a message, whichever protocol wrote them. Do not change them."""
     if not data:
         return NOTHING
     if data[0] == SQS:
@@ -84,7 +84,7 @@ def read(data: bytes) -> Kept:
             shown_value = _shown(value)
             if shown_value is not None:
                 shown[name] = shown_value
-    return Kept(shown)
+    return StoredAttributes(shown)
 
 
 def _shown(value: object) -> tuple[str, Any] | None:
@@ -101,13 +101,13 @@ def _shown(value: object) -> tuple[str, Any] | None:
 
 
 def as_properties(data: bytes) -> Properties:
-    """For the other doors."""
-    kept = _decode(memoryview(data)[1:])
-    headers: dict[str, str | bytes] = {name: value for name, (_, value) in kept.attributes.items()}
+    """For other protocols."""
+    stored = _decode(memoryview(data)[1:])
+    headers: dict[str, str | bytes] = {name: value for name, (_, value) in stored.attributes.items()}
     if not all(isinstance(value, str | bytes) for value in headers.values()):
         raise ValueError("an attribute is neither text nor bytes")
-    if kept.trace_header is not None:
-        headers[TRACE_HEADER] = kept.trace_header
+    if stored.trace_header is not None:
+        headers[TRACE_HEADER] = stored.trace_header
     return Properties(headers=headers)
 
 
@@ -126,27 +126,27 @@ def is_xml_text(data: bytes) -> bool:
 
 
 def check(given: dict[str, GivenAttribute], limits: Limits) -> tuple[Attributes, int]:
-    """The attributes as they are kept, and their size in bytes: names, types and values."""
+    """The attributes as they are stored, and their size in bytes: names, types and values."""
     if len(given) > limits.message_attributes:
         raise invalid(f"Number of message attributes [{len(given)}] exceeds the allowed maximum [10].")
-    kept = {}
+    stored = {}
     size = 0
     for name, value in given.items():
         _check_name(name)
         kind, content = _checked(name, value, limits)
         size += len(name.encode()) + len(kind.encode()) + len(content.encode() if isinstance(content, str) else content)
-        kept[name] = (kind, content)
-    return kept, size
+        stored[name] = (kind, content)
+    return stored, size
 
 
-def check_kept(data: bytes) -> None:
-    """Refuse what no sender could have had kept."""
-    kept = _decode(memoryview(data)[1:])
+def check_stored(data: bytes) -> None:
+    """Refuse what no sender could have had stored."""
+    stored = _decode(memoryview(data)[1:])
     given = {
         name: GivenAttribute(data_type=kind, string_value=value)
         if isinstance(value, str)
         else GivenAttribute(data_type=kind, binary_value=value)
-        for name, (kind, value) in kept.attributes.items()
+        for name, (kind, value) in stored.attributes.items()
     }
     try:
         check(given, Limits(any_character=True))
@@ -154,7 +154,7 @@ def check_kept(data: bytes) -> None:
         raise ValueError(str(error)) from None
 
 
-properties.CHECKS[SQS] = check_kept
+properties.CHECKS[SQS] = check_stored
 
 
 def _check_name(name: str) -> None:
@@ -225,7 +225,7 @@ def check_trace_header(given: dict[str, GivenAttribute]) -> str | None:
 
 
 def trace_header_of(header: bytes) -> str | None:
-    """What a request's X-Amzn-Trace-Id says, where it is one: what X-Ray would take."""
+    """The X-Amzn-Trace-Id of a request, where it is one that X-Ray would accept."""
     if b"Root=" not in header or len(header) > TRACE_BYTES_MAX or not header.isascii():
         return None
     text = header.decode()

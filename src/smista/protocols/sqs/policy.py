@@ -1,4 +1,4 @@
-"""The policy of a queue: kept and shown, not enforced. Only its size is looked at, by AWS's quotas."""
+"""The policy of a queue: stored and shown, not enforced. Only its size is checked, by AWS's quotas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def statements_of(policy: Policy) -> list[dict[str, object]]:
 
 
 def excess(policy: Policy, text: str, limits: Limits) -> str | None:
-    """What of a policy, and of the text that it is written in, is more than may be; None where nothing is."""
+    """Which quota a policy, or the text it is written in, exceeds; None where it exceeds none."""
     if len(text.encode()) > limits.policy_bytes:
         return "Submitted policy is over max allowed size."
     statements = statements_of(policy)
@@ -37,7 +37,7 @@ def excess(policy: Policy, text: str, limits: Limits) -> str | None:
 
 
 def _principal_count(statement: dict[str, object]) -> int:
-    """`"*"`, or by kind one or several."""
+    """A principal is `"*"`, or one or several of each kind."""
     count = 0
     for name in ("Principal", "NotPrincipal"):
         principal = statement.get(name)
@@ -46,13 +46,13 @@ def _principal_count(statement: dict[str, object]) -> int:
 
 
 def _condition_count(statement: dict[str, object]) -> int:
-    """By operator, the keys that it compares."""
+    """Of all operators, the keys that they compare."""
     condition = statement.get("Condition")
     return sum(map(_count, condition.values())) if isinstance(condition, dict) else 0
 
 
 def _count(value: object) -> int:
-    """One thing may stand for a list of it."""
+    """A single value may stand for a list of one."""
     if value is None:
         return 0
     return len(value) if isinstance(value, (list, dict)) else 1

@@ -17,7 +17,6 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
-from smista.core.wording import explained
 from smista.protocols.sqs import json_protocol
 from smista.protocols.sqs.actions import ACTIONS
 from smista.protocols.sqs.actions.base import Action, Answer
@@ -29,6 +28,7 @@ from smista.protocols.sqs.errors import (
     invalid,
 )
 from smista.protocols.sqs.message_attributes import NOT_XML, NOT_XML_BEYOND, is_xml_text
+from smista.wording import explained
 
 CONTENT_TYPE = b"text/xml"
 JSON = b"application/json"
@@ -39,7 +39,7 @@ AT_ONCE_BYTES = 8 << 10
 NODES_MAX = 20_000
 """Lists, maps and members that the names of parameters may stand for together: they are made in one step."""
 WRITTEN_AT_ONCE = 64 << 10
-"""Of an answer, characters or bytes: some 3 ms where every one is escaped."""
+"""Of an answer, in characters or bytes: some 3 ms where each is escaped."""
 AT_ROOT_ONLY = frozenset(("CreateQueue", "ListQueues"))
 
 
@@ -76,7 +76,7 @@ _IS_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def parameters(query: bytes, form: bytes) -> dict[str, str]:
-    """What stands in the URL and in the form; the form wins."""
+    """The parameters of the URL and of the form; the form wins."""
     found: dict[str, str] = {}
     for part in (query, form):
         if part:
@@ -152,7 +152,7 @@ def read(given: dict[str, str], *, is_at_queue: bool) -> Action:
 
 
 def _unflatten(given: dict[str, str]) -> dict[str, object]:
-    """Numbered names as the tree that they stand for."""
+    """The lists and maps that numbered names stand for."""
     tree: dict[str, object] = {}
     node_count = 0
     for path, value in given.items():
@@ -312,11 +312,11 @@ def _wrapped(action: str, name: str, value: object) -> Iterator[bytes]:
 
 
 def _text(text: str) -> Iterator[bytes]:
-    """Bit by bit, and never a call of ours for a character: a body may have a million that have to be escaped."""
+    """In parts, and without a call per character: a body may have a million that have to be escaped."""
     for start in range(0, len(text), WRITTEN_AT_ONCE):
         data = text[start : start + WRITTEN_AT_ONCE].encode()
         if not is_xml_text(data):
-            # Only where limits are relaxed: XML has no way to write these.
+            # Only where limits are relaxed: XML cannot hold these.
             data = data.translate(_TO_ZERO)
             for unwritable in (b"\0", *NOT_XML_BEYOND):
                 data = data.replace(unwritable, _UNKNOWN)
@@ -351,8 +351,8 @@ def write_error(error: SqsError, request_id: str, *, in_json: bool = False) -> t
         message = "The specified queue does not exist for this wsdl version."
     fault = "Sender" if kind.status < 500 else "Receiver"
     if in_json:
-        told = {"Type": fault, "Code": kind.code, "Message": message, "Detail": None}
-        return JSON, msgspec.json.encode({"Error": told, "RequestId": request_id})
+        details = {"Type": fault, "Code": kind.code, "Message": message, "Detail": None}
+        return JSON, msgspec.json.encode({"Error": details, "RequestId": request_id})
     head = f'<?xml version="1.0"?><ErrorResponse xmlns="{XMLNS}"><Error><Type>{fault}</Type><Code>{kind.code}</Code>'
     tail = f"<Detail/></Error><RequestId>{request_id}</RequestId></ErrorResponse>"
     return CONTENT_TYPE, b"".join((head.encode(), *_wrapped("", "Message", message), tail.encode()))

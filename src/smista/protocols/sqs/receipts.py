@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import re
 
-from smista.core.errors import InvalidReceipt
-from smista.core.message import Receipt
-from smista.engine.delivery import Delivery
+from smista.errors import InvalidReceipt
 from smista.protocols.sqs.call import Call, Target
 from smista.protocols.sqs.errors import RECEIPT_HANDLE_IS_INVALID, Kind, SqsError, missing
+from smista.service.values import Delivery, Receipt
 
 VERSION = "1"
 _SHAPE = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{40}")
@@ -28,7 +27,7 @@ def write(delivery: Delivery) -> str:
 
 
 def read(call: Call, target: Target, handle: str | None, *, other_version: Kind = RECEIPT_HANDLE_IS_INVALID) -> Receipt:
-    """The receipt in a handle, or raise why there is none; `other_version` is what one of those is refused with."""
+    """The receipt in a handle; raises where there is none. `other_version` is the error for one of another version."""
     if not handle:
         raise missing("ReceiptHandle")
     if handle[0] != VERSION:
@@ -36,10 +35,10 @@ def read(call: Call, target: Target, handle: str | None, *, other_version: Kind 
             raise SqsError(other_version, "The specified receipt handle isn't valid for the current version.")
         raise _no_handle(handle)
     try:
-        receipt = call.broker.receipt(handle[1:])
+        receipt = target.session.receipt(handle[1:])
     except InvalidReceipt:
         raise _no_handle(handle) from None
-    if not call.broker.is_receipt_of(receipt, target.name, namespace=target.namespace):
+    if receipt.queue != target.session.queue_number(target.name):
         raise SqsError(RECEIPT_HANDLE_IS_INVALID, "The input receipt handle was given out by another queue.")
     call.memory.attempts.touched(receipt)
     return receipt

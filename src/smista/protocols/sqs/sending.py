@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from smista.core.message import PLAIN, Envelope, Publication
 from smista.protocols.sqs import message_attributes
 from smista.protocols.sqs.call import Target
 from smista.protocols.sqs.errors import INVALID_MESSAGE_CONTENTS, SqsError, invalid, invalid_value, missing
 from smista.protocols.sqs.limits import MIB, Limits
-from smista.protocols.sqs.message_attributes import GivenAttribute, Kept
+from smista.protocols.sqs.message_attributes import GivenAttribute, StoredAttributes
+from smista.service.values import PLAIN, Envelope, Publication
 
 _ID = re.compile(r"[!-~]{1,128}")
 
@@ -29,8 +29,8 @@ class MessageParameters(msgspec.Struct, rename="pascal", kw_only=True):
     message_group_id: str | None = None
 
 
-class Ready(NamedTuple):
-    """A message that may be published, with what its sender will be told of it."""
+class Prepared(NamedTuple):
+    """A message that may be published, and the digests for its sender."""
 
     publication: Publication
     size: int
@@ -46,7 +46,7 @@ def prepare(
     *,
     trace_header: str | None = None,
     is_batch: bool = False,
-) -> Ready:
+) -> Prepared:
     """Check a message for a queue, or raise what is wrong with it. `trace_header` is that of the request."""
     text = given.message_body
     if not text:
@@ -58,7 +58,7 @@ def prepare(
     if not limits.any_character and not message_attributes.is_xml_text(body):
         raise _invalid_characters()
     size = len(body)
-    kept = md5_of_attributes = md5_of_system_attributes = None
+    stored = md5_of_attributes = md5_of_system_attributes = None
     if given.message_attributes or given.message_system_attributes:
         attributes, attribute_bytes = message_attributes.check(given.message_attributes or {}, limits)
         own_header = message_attributes.check_trace_header(given.message_system_attributes or {})
@@ -67,17 +67,17 @@ def prepare(
             md5_of_attributes = message_attributes.digest(attributes)
         if own_header is not None:
             md5_of_system_attributes = message_attributes.trace_digest(own_header)
-        kept = Kept(attributes, own_header or trace_header)
+        stored = StoredAttributes(attributes, own_header or trace_header)
     elif trace_header is not None:
-        kept = Kept(trace_header=trace_header)
+        stored = StoredAttributes(trace_header=trace_header)
     size_max = target.settings.body_bytes_max or min(MIB, limits.message_bytes)
     if size > size_max and not (limits.any_character and target.settings.body_bytes_max is None):
         raise invalid(f"One or more parameters are invalid. Reason: Message must be shorter than {size_max} bytes.")
     if target.settings.ordered:
-        envelope, delay_ms = _fifo(given, target, body, kept, is_batch=is_batch)
+        envelope, delay_ms = _fifo(given, target, body, stored, is_batch=is_batch)
     else:
-        envelope, delay_ms = _standard(given, kept, limits)
-    return Ready(
+        envelope, delay_ms = _standard(given, stored, limits)
+    return Prepared(
         Publication(body, envelope, None, delay_ms),
         size,
         message_attributes.md5(body),
@@ -86,7 +86,7 @@ def prepare(
     )
 
 
-def _standard(given: MessageParameters, kept: Kept | None, limits: Limits) -> tuple[Envelope, int | None]:
+def _standard(given: MessageParameters, stored: StoredAttributes | None, limits: Limits) -> tuple[Envelope, int | None]:
     group, delay_s = given.message_group_id, given.delay_seconds
     if given.message_deduplication_id is not None:
         raise _wrong_type(given.message_deduplication_id, "MessageDeduplicationId")
@@ -94,14 +94,14 @@ def _standard(given: MessageParameters, kept: Kept | None, limits: Limits) -> tu
         raise invalid_value(delay_s, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {limits.delay_s}.")
     if group is not None:
         _check_id(group, "MessageGroupId")
-    elif kept is None:
+    elif stored is None:
         return PLAIN, None if delay_s is None else delay_s * 1000
-    properties = b"" if kept is None else message_attributes.write(kept)
+    properties = b"" if stored is None else message_attributes.write(stored)
     return Envelope(properties, group=group), None if delay_s is None else delay_s * 1000
 
 
 def _fifo(
-    given: MessageParameters, target: Target, body: bytes, kept: Kept | None, *, is_batch: bool
+    given: MessageParameters, target: Target, body: bytes, stored: StoredAttributes | None, *, is_batch: bool
 ) -> tuple[Envelope, int | None]:
     check_ids(given, target, is_batch=is_batch)
     group, deduplication_id = given.message_group_id or "", given.message_deduplication_id
@@ -111,9 +111,9 @@ def _fifo(
     if deduplication_id is not None:
         _check_id(deduplication_id, "MessageDeduplicationId")
     else:
-        # Said rather than left to the queue, so that it counts as the same when somebody gives this very id.
+        # As an id, so that a message to which its sender gives the same id is a duplicate.
         deduplication_id = hashlib.sha256(body).hexdigest()
-    properties = b"" if kept is None else message_attributes.write(kept)
+    properties = b"" if stored is None else message_attributes.write(stored)
     return Envelope(properties, group=group, deduplication_id=deduplication_id), None
 
 

@@ -19,8 +19,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote
 
-from smista.core.caches import cached_if_small
-from smista.protocols.http.asgi import Scope, header
+from smista.caches import cached_if_small
 from smista.protocols.sqs.addresses import is_account, is_region
 from smista.protocols.sqs.errors import (
     INCOMPLETE_SIGNATURE,
@@ -31,6 +30,8 @@ from smista.protocols.sqs.errors import (
     SqsError,
 )
 from smista.protocols.sqs.limits import SqsSettings
+from smista.protocols.web.asgi import Scope, header
+from smista.service.principal import ANYONE
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 SKEW_S = 15 * 60
@@ -44,6 +45,8 @@ _STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 class Caller(NamedTuple):
     account: str
     region: str
+    name: str = ANYONE
+    """Of its principal: the account, where the signature proves it."""
 
 
 class Signature(NamedTuple):
@@ -59,7 +62,7 @@ class Signature(NamedTuple):
 
 
 def unverified(scope: Scope, settings: SqsSettings) -> Caller:
-    """Who a request says it is from, where nobody asks for proof; the defaults where it does not say."""
+    """The caller that a request names, without proof; the defaults where it names none."""
     authorization = header(scope, b"authorization")
     if authorization is not None:
         credential = _parts(authorization.decode("latin-1").partition(" ")[2]).get("Credential", "")
@@ -96,11 +99,11 @@ def verified(scope: Scope, body: bytes, settings: SqsSettings, now_ms: int) -> C
             "Access Key and signing method. Consult the service documentation for details.",
         )
     account = signature.access_key if is_account(signature.access_key) else settings.account
-    return Caller(account, signature.region)
+    return Caller(account, signature.region, account)
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """Names in lower case; a header that comes several times is one with commas, if it may."""
+    """Names in lower case; a header that is given several times is joined by commas, where that is allowed."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         text = value.decode("latin-1")

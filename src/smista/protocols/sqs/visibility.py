@@ -6,9 +6,7 @@ failed delivery to us, which counts towards maxReceiveCount, as the receive did.
 
 from __future__ import annotations
 
-from smista.core.errors import LeaseExpired, StaleReceipt
-from smista.core.message import Receipt
-from smista.errors import BrokerError
+from smista.errors import BrokerError, LeaseExpired, StaleReceipt
 from smista.protocols.sqs.call import Call, Target
 from smista.protocols.sqs.errors import (
     MESSAGE_NOT_INFLIGHT,
@@ -17,6 +15,7 @@ from smista.protocols.sqs.errors import (
     invalid_value,
     missing,
 )
+from smista.service.values import Receipt
 
 
 def check_timeout(call: Call, timeout_s: int | None) -> int:
@@ -35,35 +34,35 @@ async def change(call: Call, target: Target, handle: str, receipt: Receipt, time
     """None, or why it was refused."""
     refusal: BrokerError | None
     if timeout_s == 0:
-        [result] = await call.broker.nack([receipt], delay_ms=0)
+        [result] = await target.session.nack([receipt], delay_ms=0)
         refusal = result if isinstance(result, BrokerError) else None
-    elif _held_s(call, receipt) + timeout_s > call.limits.visibility_s:
+    elif await _held_s(call, target, receipt) + timeout_s > call.limits.visibility_s:
         return invalid_value(
             timeout_s,
             "VisibilityTimeout",
             f"Total VisibilityTimeout for the message is beyond the limit [{call.limits.visibility_s} seconds].",
         )
     else:
-        [refusal] = await call.broker.extend([receipt], timeout_s * 1000)
+        [refusal] = await target.session.extend([receipt], timeout_s * 1000)
     if refusal is None:
         return None
     if not isinstance(refusal, StaleReceipt):
         return from_broker(refusal)
-    if not call.broker.is_there(receipt):
+    if refusal.is_gone:
         return invalid_value(
             handle,
             "ReceiptHandle",
             "Message does not exist or is not available for visibility timeout change.",
         )
     if not target.settings.ordered:
-        # Somebody else may hold it by now, or nobody: AWS says yes, and we leave it as it is.
+        # Another consumer may hold it by now, or none: AWS answers with success, and nothing is changed.
         return None
     if isinstance(refusal, LeaseExpired):
         return invalid_value(handle, "ReceiptHandle", "The receipt handle has expired.")
     return SqsError(MESSAGE_NOT_INFLIGHT, "The specified message is not in flight: its visibility timeout is over.")
 
 
-def _held_s(call: Call, receipt: Receipt) -> int:
+async def _held_s(call: Call, target: Target, receipt: Receipt) -> int:
     """How long ago a message was received, in whole seconds; 0 where nobody holds it under this receipt."""
-    delivered_at_ms = call.broker.delivered_at_ms(receipt)
-    return 0 if delivered_at_ms is None else (call.broker.now_ms() - delivered_at_ms) // 1000
+    deliveries = await target.session.held([receipt])
+    return (call.service.now_ms() - deliveries[0].delivered_at_ms) // 1000 if deliveries else 0

@@ -1,4 +1,4 @@
-"""The data pipelines: what the broker's log tells, kept, counted, explained, and put to use, on Spark.
+"""The data pipelines: what the broker's log holds, kept, counted, explained, and put to use, on Spark.
 
 archive     the log into Parquet files               reconcile   does everything published have an end?
 metrics     rates, times and backlogs; a report      compact     fewer, larger files; retention
@@ -10,7 +10,7 @@ Each is one file, a command (`smista pipeline NAME`), a program for spark-submit
 
 command     options, exit codes                      rows        what a row of the log is, where rows come from
 run         Spark, once or on and on                 lifecycle   rows of one message put together
-summary     what is told at the end                  manifests   the archive's folder
+summary     what is printed at the end               manifests   the archive's folder
 report      pages with plots                         tables      small tables that are replaced whole
 
 The work is done by Spark's own operations on columns; no message passes through Python, but for redrive, which hands

@@ -8,8 +8,8 @@
 | | `--factor` times that of the hour before |
 
 A message is a JSON object: `alert`, `namespace`, `queue`, `consumer`, `since`, `value`, `threshold`, `raised_at`, and
-`told`, a sentence. The same alert for the same queue and consumer is raised once in `--repeat`; what was raised is
-kept in a table in `--state`, written before it is published, under a number that the broker takes once.
+`sentence`, which describes it. The same alert for the same queue and consumer is raised once in `--repeat`; what was
+raised is kept in a table in `--state`, written before it is published, under a number that the broker takes once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from smista.command_line import duration, past_ms, switch
 from smista.spark.errors import WrongOption
 from smista.spark.pipelines import functions as sql
 from smista.spark.pipelines import lifecycle
-from smista.spark.pipelines.command import ArchiveFolder, Queues, duration_ms, instant_ms, main, pipeline
+from smista.spark.pipelines.command import ArchiveFolder, Queues, main, pipeline
 from smista.spark.pipelines.folder import alone_in, local_path, write_whole
 from smista.spark.pipelines.metrics import QUEUE, backlogs, with_times
 from smista.spark.pipelines.rows import LIFE, Source
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 MINUTE_S = 60
 HOUR_S = 3_600
-RAISED = ["alert", "namespace", "queue", "consumer", "since", "value", "threshold", "told"]
+RAISED = ["alert", "namespace", "queue", "consumer", "since", "value", "threshold", "sentence"]
 SHOWN_MAX = 20
 SAME = ["alert", "namespace", "queue", "consumer"]
 
@@ -47,55 +48,23 @@ SAME = ["alert", "namespace", "queue", "consumer"]
 def alerts(
     run: Run,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="QUEUE", help="Publish alerts into this queue.")],
-    state: Annotated[str, typer.Option("--state", metavar="FOLDER", help="Where it is kept what was raised.")],
+    to: Annotated[str, typer.Option(metavar="QUEUE", help="Publish alerts into this queue.")],
+    state: Annotated[str, typer.Option(metavar="FOLDER", help="Where it is kept what was raised.")],
     archive: ArchiveFolder = None,
     queue: Queues = None,
-    stuck_after: Annotated[
-        int,
-        typer.Option(
-            "--stuck-after",
-            parser=duration_ms,
-            metavar="DURATION",
-            help="Held so long, none settled.",
-            show_default="5m",
-        ),
-    ] = 300_000,
-    windows: Annotated[int, typer.Option("--windows", metavar="COUNT", min=2, help="So many minutes in a row.")] = 5,
-    growth: Annotated[int, typer.Option("--growth", metavar="COUNT", min=1, help="A backlog grew by so many.")] = 100,
-    wait: Annotated[
-        int,
-        typer.Option(
-            "--wait",
-            parser=duration_ms,
-            metavar="DURATION",
-            help="Shorter waits are never an alert.",
-            show_default="1s",
-        ),
-    ] = 1_000,
+    stuck_after: Annotated[int, duration("--stuck-after", help="Held so long, none settled.", shown="5m")] = 300_000,
+    windows: Annotated[int, typer.Option(metavar="COUNT", min=2, help="So many minutes in a row.")] = 5,
+    growth: Annotated[int, typer.Option(metavar="COUNT", min=1, help="A backlog grew by so many.")] = 100,
+    wait: Annotated[int, duration("--wait", help="Shorter waits are never an alert.", shown="1s")] = 1_000,
     factor: Annotated[
-        float, typer.Option("--factor", metavar="NUMBER", min=1, help="So many times the wait of the hour before.")
+        float, typer.Option(metavar="NUMBER", min=1, help="So many times the wait of the hour before.")
     ] = 2.0,
-    repeat: Annotated[
-        int,
-        typer.Option(
-            "--repeat",
-            parser=duration_ms,
-            metavar="DURATION",
-            help="Tell the same again after so long.",
-            show_default="1h",
-        ),
-    ] = 3_600_000,
-    lookback: Annotated[
-        int,
-        typer.Option(
-            "--lookback", parser=duration_ms, metavar="DURATION", help="Look at so much of the past.", show_default="1d"
-        ),
-    ] = 86_400_000,
+    repeat: Annotated[int, duration("--repeat", help="Raise the same again after so long.", shown="1h")] = 3_600_000,
+    lookback: Annotated[int, duration("--lookback", help="Look at so much of the past.", shown="1d")] = 86_400_000,
     at: Annotated[
-        int | None, typer.Option("--at", parser=instant_ms, metavar="INSTANT", help="As if it were then, not now.")
+        int | None, typer.Option("--at", parser=past_ms, metavar="INSTANT", help="As if it were then, not now.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell, and publish nothing.", show_default=False)] = False,
+    dry_run: Annotated[bool, switch("--dry-run", help="Print what is found, and publish nothing.")] = False,
 ) -> Summary:
     """Look for stuck consumers, growing backlogs and rising waiting times, and publish what is found."""
     if lookback < 2 * HOUR_S * 1000:
@@ -156,7 +125,7 @@ def stuck_consumers(stays: DataFrame, now: datetime, after_ms: int) -> DataFrame
             "queue",
             "held",
             silent_ms / 1000,
-        ).alias("told"),
+        ).alias("sentence"),
     )
 
 
@@ -190,7 +159,7 @@ def growing_backlogs(stays: DataFrame, now: datetime, windows: int, growth: int)
             "queue",
             "value",
             "backlog",
-        ).alias("told"),
+        ).alias("sentence"),
     )
 
 
@@ -220,7 +189,7 @@ def rising_waits(steps: DataFrame, now: datetime, windows: int, least_ms: int, f
             sql.when(sql.col("before").isNull(), "none").otherwise(
                 sql.format_string("%.1f s", sql.col("before") / 1000)
             ),
-        ).alias("told"),
+        ).alias("sentence"),
     )
 
 
@@ -232,7 +201,7 @@ def _ms(now: datetime) -> Column:
     return sql.lit(_now_ms(now))
 
 
-# -- what was told already --------------------------------------------------------------------------------------------
+# -- what was raised already ------------------------------------------------------------------------------------------
 
 
 class Memory:
@@ -269,10 +238,10 @@ class Memory:
             else:
                 self._raised.replace(new)
             self._publish(run, to, number)
-        shown = new.select("alert", "queue", "consumer", "told").orderBy("told").limit(SHOWN_MAX)
+        shown = new.select("alert", "queue", "consumer", "sentence").orderBy("sentence").limit(SHOWN_MAX)
         rows = [row.asDict() for row in shown.collect()]
         for row in rows:
-            run.tell(row["told"])
+            run.on_progress(row["sentence"])
         return Summary({"pipeline": "alerts", "raised": count, "queue": to, "dry_run": dry_run}, rows)
 
     def _publish(self, run: Run, to: str, number: int) -> None:

@@ -12,6 +12,7 @@ next one goes on, see `manifests`:
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +26,8 @@ from smista.spark.pipelines.manifests import Archive, Contents, Manifest, merged
 from smista.spark.pipelines.rows import COLUMNS, Source, log_options
 from smista.spark.pipelines.run import Run
 from smista.spark.pipelines.summary import Summary
+from smista.spark.positions import read_place
+from smista.spark.session import is_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,8 +44,7 @@ def archive(
     queue: Queues = None,
     has_bodies: Annotated[bool, typer.Option("--bodies/--no-bodies", help="Archive bodies too.")] = True,
     start: Annotated[
-        str,
-        typer.Option("--from", metavar="PLACE", help="Where a new archive begins: earliest, latest, or a position."),
+        str, typer.Option("--from", metavar="PLACE", help="Where a new archive begins: earliest, latest, or positions.")
     ] = "earliest",
     batch_rows: Annotated[int, typer.Option(metavar="COUNT", min=1, help="At most so many rows a batch.")] = BATCH_ROWS,
     batch_bytes: Annotated[
@@ -50,8 +52,7 @@ def archive(
     ] = BATCH_BYTES,
 ) -> Summary:
     """Copy the log into Parquet files, each row once, and go on from there the next time."""
-    if start not in ("earliest", "latest") and not start.isdecimal():
-        raise WrongOption(f"--from {start} is neither earliest, latest nor a position of the log.")
+    read_place(start, "--from")
     queues = tuple(sorted(queue or ()))
     place = Archive(to)
     if not place.exists:
@@ -67,7 +68,7 @@ def archive(
     }
     run.must_reach_broker()
     with alone_in(place.path, "archiving"):
-        if not hasattr(run.spark, "_jsparkSession"):
+        if not is_classic(run.spark):
             raise WrongOption("archive keeps its manifests where its driver runs; give it a --master of its own.")
         stream = run.spark.readStream.format("smista").options(**options).load()
         writer = stream.writeStream.queryName("archive").option("checkpointLocation", str(place.checkpoint))
@@ -88,8 +89,10 @@ def archive(
 
 
 def _resumed(place: Archive, start: str) -> str:
-    """Where a stream without a checkpoint begins: behind what is archived already."""
-    return str(max((manifest.last_position + 1 for manifest in place.manifests()), default=start))
+    """Where a stream without a checkpoint begins: behind what is archived already. A shard of which nothing is archived
+    begins with the first block that is kept."""
+    behind = {shard: position + 1 for shard, position in place.reached().items()}
+    return json.dumps(behind) if behind else start
 
 
 def write_batch(place: Archive, frame: DataFrame, number: int) -> None:
@@ -107,7 +110,8 @@ def write_batch(place: Archive, frame: DataFrame, number: int) -> None:
     counted = frame.observe(
         seen,
         sql.count(sql.lit(1)).alias("rows"),
-        sql.min("position").alias("first"),
+        sql.min("shard").alias("first_shard"),
+        sql.max("shard").alias("last_shard"),
         sql.max("position").alias("last"),
     )
     write(partitioned(counted), place, batch)
@@ -115,17 +119,25 @@ def write_batch(place: Archive, frame: DataFrame, number: int) -> None:
     if not found["rows"]:
         shutil.rmtree(place.batch_path(batch), ignore_errors=True)
         return
+    files = place.files_of(batch)
+    last = {found["last_shard"]: found["last"]}
+    if found["first_shard"] != found["last_shard"]:
+        last = _last_positions(place.frame(frame.sparkSession, files, columns))
     place.add(
         Manifest(
             batch=batch,
             rows=found["rows"],
-            first_position=found["first"],
-            last_position=found["last"],
+            reached={**place.reached(), **last},
             columns=columns,
-            files=place.files_of(batch),
+            files=files,
             written_at_ms=now_ms(),
         )
     )
+
+
+def _last_positions(rows: DataFrame) -> dict[int, int]:
+    """Of each shard. While there is only one, what was observed while the rows were written is enough."""
+    return {row.shard: row.last for row in rows.groupBy("shard").agg(sql.max("position").alias("last")).collect()}
 
 
 def partitioned(rows: DataFrame) -> DataFrame:
@@ -140,7 +152,7 @@ def write(rows: DataFrame, place: Archive, batch: str) -> None:
 
 
 def _described(batch: str, columns: dict[str, str]) -> Manifest:
-    return Manifest(batch=batch, rows=0, first_position=0, last_position=0, columns=columns, files=[], written_at_ms=0)
+    return Manifest(batch=batch, rows=0, reached={}, columns=columns, files=[], written_at_ms=0)
 
 
 if __name__ == "__main__":

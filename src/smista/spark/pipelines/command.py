@@ -7,26 +7,24 @@
     if __name__ == "__main__":
         main(archive)
 
-A pipeline has the options of its parameters and those of `_COMMON`. An option that is a duration or an instant is
-written as on the rest of the command line. What goes wrong is a sentence on standard error and an exit code: 1 for what
-failed or did not add up, 2 for wrong usage, 3 where no broker answers.
+A pipeline has the options of its parameters, and those that `command` gives to all of them. What goes wrong is a
+sentence on standard error and an exit code: 1 for what failed or did not add up, 2 for wrong usage, 3 where no broker
+answers.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
-import re
 import sys
-import time
 from collections.abc import Callable
-from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from smista.command_line import as_command, duration, exit_code_for, past_ms, switch
 from smista.errors import BrokerError
-from smista.spark.errors import BrokerUnreachable, JavaNotFound, SparkError, WrongOption
+from smista.spark.errors import SparkError, WrongOption
 from smista.spark.pipelines.rows import Source
 from smista.spark.pipelines.run import Run, failures_explained
 from smista.spark.pipelines.summary import Summary
@@ -36,39 +34,9 @@ CURE = "pip install 'smista[spark]'"
 INTERVAL_MS = 10_000
 PIPELINES: dict[str, Callable[..., Summary]] = {}
 """By name; each is there when its module was imported."""
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 # -- how options are read ---------------------------------------------------------------------------------------------
-
-
-def duration_ms(text: str | int) -> int:
-    """`250ms`, `30s`, `1h30m`, `14d`; a plain number counts seconds."""
-    if isinstance(text, int):
-        return text
-    written = text.strip().lower()
-    if re.fullmatch(r"[0-9]+", written):
-        written += "s"
-    parts = re.findall(r"([0-9]+)(ms|[smhdw])", written)
-    if not parts or "".join(number + unit for number, unit in parts) != written:
-        raise typer.BadParameter(f"{text!r} is not a duration; write it as 250ms, 30s, 5m, 1h30m or 14d.")
-    return sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
-
-
-def instant_ms(text: str | int) -> int:
-    """ISO 8601, local time unless it names a zone; or a duration, which means so long ago."""
-    if isinstance(text, int):
-        return text
-    try:
-        return round(datetime.fromisoformat(text.strip()).timestamp() * 1000)
-    except (ValueError, OverflowError, OSError):
-        pass
-    try:
-        return round(time.time() * 1000) - duration_ms(text)
-    except typer.BadParameter:
-        raise typer.BadParameter(
-            f"{text!r} is not an instant; write it as 2026-01-31T12:00, or as 5m for five minutes ago."
-        ) from None
 
 
 def pairs(written: list[str] | None, option: str) -> dict[str, str]:
@@ -90,11 +58,25 @@ Queues = Annotated[
     typer.Option("--queue", "-q", metavar="QUEUE", help="Only this queue, or those like orders-*. Repeatable."),
 ]
 Since = Annotated[
-    int | None, typer.Option("--since", parser=instant_ms, metavar="INSTANT", help="Only what happened then or later.")
+    int | None, typer.Option("--since", parser=past_ms, metavar="INSTANT", help="Only what happened then or later.")
 ]
 Until = Annotated[
-    int | None, typer.Option("--until", parser=instant_ms, metavar="INSTANT", help="Only what happened before.")
+    int | None, typer.Option("--until", parser=past_ms, metavar="INSTANT", help="Only what happened before.")
 ]
+
+
+To = Annotated[str | None, typer.Option("--to", metavar="QUEUE", help="Publish into this queue.")]
+Through = Annotated[
+    str | None,
+    typer.Option("--exchange", metavar="EXCHANGE", help="Publish through this exchange, by the messages' keys."),
+]
+
+
+def target_of(queue: str | None, exchange: str | None) -> dict[str, str]:
+    """What messages are to be published to, as an option of the data source."""
+    if (queue is None) == (exchange is None):
+        raise WrongOption("Say where to: --to QUEUE or --exchange EXCHANGE, one of them.")
+    return {"queue": queue} if queue is not None else {"exchange": exchange or ""}
 
 
 def source(archive: str | None, queue: list[str] | None, since: int | None = None, until: int | None = None) -> Source:
@@ -104,110 +86,59 @@ def source(archive: str | None, queue: list[str] | None, since: int | None = Non
 # -- what every pipeline has ------------------------------------------------------------------------------------------
 
 
-def _parameter(name: str, annotation: Any, default: object = None) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-
-
-_COMMON = [
-    _parameter(
-        "endpoint",
-        Annotated[
-            str | None,
-            typer.Option(
-                "--endpoint", "--url", metavar="URL", help="Where the broker is; SMISTA_URL, else this machine."
-            ),
-        ],
-    ),
-    _parameter(
-        "namespace",
-        Annotated[str | None, typer.Option("--namespace", metavar="NAME", help="The namespace that the names are in.")],
-    ),
-    _parameter(
-        "master",
-        Annotated[str | None, typer.Option("--master", metavar="URL", help="Spark's master, such as local[2].")],
-    ),
-    _parameter(
-        "conf",
-        Annotated[
-            list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting for Spark. Repeatable.")
-        ],
-    ),
-    _parameter(
-        "is_continuous",
-        Annotated[bool, typer.Option("--continuous", help="Go on until SIGTERM or Ctrl-C.", show_default=False)],
-        False,
-    ),
-    _parameter(
-        "interval",
-        Annotated[
-            int | None,
-            typer.Option(
-                "--interval",
-                parser=duration_ms,
-                metavar="DURATION",
-                help="Go on, and look so often; every 10s with --continuous alone.",
-            ),
-        ],
-    ),
-    _parameter("as_json", Annotated[bool, typer.Option("--json", help="Print JSON.", show_default=False)], False),
-]
-
-
 def pipeline(body: Body) -> Body:
-    """Register a function as the pipeline of its name. Whatever goes wrong in it is told in a sentence."""
+    """Register a function as the pipeline of its name. Whatever goes wrong in it is reported in a sentence."""
     explaining = failures_explained()(body)
     PIPELINES[body.__name__] = explaining
     return explaining
 
 
 def command(body: Callable[..., Summary]) -> Callable[..., None]:
-    """The pipeline as a function that typer can make a command of."""
-    hints = inspect.get_annotations(body, eval_str=True)
-    own = [
-        each.replace(annotation=hints[each.name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for each in list(inspect.signature(body).parameters.values())[1:]
-    ]
-    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    """The pipeline as a function that typer can make a command of. Options before the command's name count too, where
+    there is such a place."""
 
-    def run(context: typer.Context, **values: Any) -> None:
-        common = {each.name: values.pop(each.name) for each in _COMMON}
-        raise typer.Exit(carry_out(body, _defaults(context, common), values))
+    def run(
+        context: typer.Context,
+        *,
+        endpoint: Annotated[
+            str | None,
+            typer.Option(
+                "--endpoint", "--url", metavar="URL", help="Where the broker is; SMISTA_URL, else this machine."
+            ),
+        ] = None,
+        namespace: Annotated[
+            str | None, typer.Option(metavar="NAME", help="The namespace that the names are in.")
+        ] = None,
+        master: Annotated[str | None, typer.Option(metavar="URL", help="Spark's master, such as local[2].")] = None,
+        conf: Annotated[
+            list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting for Spark. Repeatable.")
+        ] = None,
+        is_continuous: Annotated[bool, switch("--continuous", help="Go on until SIGTERM or Ctrl-C.")] = False,
+        interval: Annotated[
+            int | None, duration("--interval", help="Go on, and look so often; every 10s with --continuous alone.")
+        ] = None,
+        as_json: Annotated[bool, switch("--json", help="Print JSON.")] = False,
+        **values: Any,
+    ) -> None:
+        need_spark()
+        outer = context.obj
+        of_broker = Run(
+            endpoint=endpoint or getattr(outer, "url", None),
+            namespace=namespace or getattr(outer, "namespace", None),
+            master=master,
+            conf=pairs(conf, "--conf"),
+            interval_ms=INTERVAL_MS if interval is None and is_continuous else interval,
+        )
+        try:
+            summary = body(of_broker, **values)
+        finally:
+            of_broker.close()
+        print(summary.json() if as_json or getattr(outer, "is_json", False) else summary.text(), flush=True)
+        raise typer.Exit(0 if summary.is_good else 1)
 
-    parameters = [context, *own, *_COMMON]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect looks at first
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    run.__doc__ = inspect.getdoc(body)
-    return run
-
-
-def _defaults(context: typer.Context, common: dict[str, Any]) -> dict[str, Any]:
-    """With what was said before the command's name, where there is such a place."""
-    said = context.obj
-    common["endpoint"] = common["endpoint"] or getattr(said, "url", None)
-    common["namespace"] = common["namespace"] or getattr(said, "namespace", None)
-    common["as_json"] = common["as_json"] or getattr(said, "is_json", False)
-    return common
-
-
-def carry_out(body: Callable[..., Summary], common: dict[str, Any], values: dict[str, Any]) -> int:
-    """Run the pipeline and tell what it did; returns the exit code."""
-    need_spark()
-    interval_ms = common["interval"]
-    if interval_ms is None and common["is_continuous"]:
-        interval_ms = INTERVAL_MS
-    run = Run(
-        endpoint=common["endpoint"],
-        namespace=common["namespace"],
-        master=common["master"],
-        conf=pairs(common["conf"], "--conf"),
-        interval_ms=interval_ms,
-    )
-    try:
-        summary = body(run, **values)
-    finally:
-        run.close()
-    print(summary.json() if common["as_json"] else summary.text(), flush=True)
-    return 0 if summary.is_good else 1
+    [context, *common, _] = inspect.signature(run, eval_str=True).parameters.values()
+    [_, *own] = inspect.signature(body, eval_str=True).parameters.values()
+    return as_command(run, [context, *own, *common], inspect.getdoc(body))
 
 
 def need_spark() -> None:
@@ -224,10 +155,4 @@ def main(body: Callable[..., Summary]) -> None:
         alone(prog_name=body.__name__)
     except BrokerError as error:
         print(f"Error: {error} [{error.code}]", file=sys.stderr)
-        sys.exit(exit_code(error))
-
-
-def exit_code(error: BrokerError) -> int:
-    if error.code in ("connection_failed", "connection_lost", BrokerUnreachable.code):
-        return 3
-    return 2 if error.code in (WrongOption.code, SparkError.code, JavaNotFound.code) else 1
+        sys.exit(exit_code_for(error))

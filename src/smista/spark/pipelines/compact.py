@@ -21,9 +21,10 @@ from typing import Annotated
 import msgspec
 import typer
 
+from smista.command_line import duration, duration_ms
 from smista.spark.errors import WrongOption
 from smista.spark.pipelines.archive import write
-from smista.spark.pipelines.command import duration_ms, main, pairs, pipeline
+from smista.spark.pipelines.command import main, pairs, pipeline
 from smista.spark.pipelines.folder import alone_in
 from smista.spark.pipelines.manifests import HOUR_MS, Archive, DataFile, Manifest, merged_columns, now_ms
 from smista.spark.pipelines.rows import Source
@@ -40,31 +41,18 @@ def compact(
     run: Run,
     *,
     archive: Annotated[str, typer.Argument(metavar="ARCHIVE", help="The archive's folder.")],
-    keep: Annotated[
-        int,
-        typer.Option("--keep", parser=duration_ms, metavar="DURATION", help="Keep rows so long.", show_default="14d"),
-    ] = KEEP_MS,
+    keep: Annotated[int, duration("--keep", help="Keep rows so long.", shown="14d")] = KEEP_MS,
     keep_queue: Annotated[
         list[str] | None,
         typer.Option(
-            "--keep-queue",
             metavar="QUEUE=DURATION",
             help="Keep those of this queue, or of those like orders-*, so long; the longest counts. Repeatable.",
         ),
     ] = None,
     file_bytes: Annotated[
-        int, typer.Option("--file-bytes", metavar="BYTES", min=1, help="Files of half of that are large enough.")
+        int, typer.Option(metavar="BYTES", min=1, help="Files of half of that are large enough.")
     ] = FILE_BYTES,
-    grace: Annotated[
-        int,
-        typer.Option(
-            "--grace",
-            parser=duration_ms,
-            metavar="DURATION",
-            help="Remove nothing that was listed since.",
-            show_default="1h",
-        ),
-    ] = GRACE_MS,
+    grace: Annotated[int, duration("--grace", help="Remove nothing that was listed since.", shown="1h")] = GRACE_MS,
 ) -> Summary:
     """Make few large files of many small ones, and forget what is too old."""
     by_queue = {name: _kept_ms(name, text) for name, text in pairs(keep_queue, "--keep-queue").items()}
@@ -135,21 +123,20 @@ def merge(run: Run, place: Archive, file_bytes: int) -> int:
     small = mergeable(place.manifests(), file_bytes)
     if len(small) < 2:
         return 0
-    run.tell(f"{len(small)} batches, {sum(len(manifest.files) for manifest in small):,} files")
+    run.on_progress(f"{len(small)} batches, {sum(len(manifest.files) for manifest in small):,} files")
     columns = merged_columns(small)
-    last = max(small, key=lambda manifest: manifest.last_position)
     files = [file for manifest in small for file in manifest.files]
     rows = place.frame(run.spark, files, columns)
-    batch = f"c{now_ms():013}-{small[0].first_position}"
+    last = small[-1]
+    batch = f"c{now_ms():013}-{len(small)}"
     # One task writes all of a queue's hour, in the log's order, so that there is one file of it.
     parts = ["queue", "date", "hour"]
-    write(rows.repartition(*parts).sortWithinPartitions(*parts, "position", "index"), place, batch)
+    write(rows.repartition(*parts).sortWithinPartitions(*parts, "shard", "position", "index"), place, batch)
     place.add(
         Manifest(
             batch=batch,
             rows=sum(manifest.rows for manifest in small),
-            first_position=min(manifest.first_position for manifest in small),
-            last_position=max(manifest.last_position for manifest in small),
+            reached=last.reached,
             columns=columns,
             files=place.files_of(batch),
             written_at_ms=now_ms(),

@@ -1,10 +1,10 @@
 """What happened to each message, put together from the rows of the log.
 
-A *stay* is the time a message spends in one queue, named by its namespace, queue and sequence. It begins when the
-message is published there or moved there, and ends when it is acknowledged, expires, is removed, purged, deleted with
-its queue, or moved on:
+A *stay* is the time a message spends in one queue, named by its shard, namespace, queue and sequence. It begins when
+the message is published there or moved there, and ends when it is acknowledged, expires, is removed, purged, deleted
+with its queue, or moved on:
 
-    enqueued ────────▶ stay ────────▶ acked | expired | removed | purged | deleted
+    enqueued ────────▶ stay ────────▶ acknowledged | expired | removed | purged | deleted
                          │
                          └ dead_lettered, moved ──▶ a stay in the target queue
 
@@ -13,8 +13,11 @@ that is parked stays where it is: `dead_lettered` without a target ends nothing.
 durable has a target sequence and no target queue; there the log loses sight of it. A purge is one row with a count;
 whom it took follows from who was there below its `target_sequence`.
 
-Rows that speak of a stay whose beginning is not among them are told apart by sequence, which only grows: below the
+Rows of a stay whose beginning is not among them are recognised by their sequence, which only grows: below the
 first beginning of its queue, the stay began before the rows do (`is_earlier`); above it, something is missing.
+
+Positions and sequences have an order within a shard only. A queue lies in one shard, but one that is declared again
+under the name of a deleted one may lie in another: so whatever compares them keeps shards apart.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from smista.spark.pipelines import functions as sql
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-STAY = ["namespace", "queue", "sequence"]
+PLACE = ["shard", "namespace", "queue"]
+STAY = [*PLACE, "sequence"]
 ARRIVED = "arrived"
 """The event that a move is for the queue it leads to."""
 BEGINNINGS = ("enqueued", ARRIVED)
@@ -39,7 +43,7 @@ FAILED = ("nacked", "timed_out", "vanished")
 
 
 def events(rows: DataFrame) -> DataFrame:
-    """The rows with moves told twice: as what they are, and as an arrival in the target queue."""
+    """The rows with each move twice: as what it is, and as an arrival in the target queue."""
     here = sql.struct("queue", "sequence", sql.col("kind").alias("event"), sql.lit(None).cast("string").alias("via"))
     there = sql.struct(
         sql.col("target_queue").alias("queue"),
@@ -47,12 +51,12 @@ def events(rows: DataFrame) -> DataFrame:
         sql.lit(ARRIVED).alias("event"),
         sql.col("kind").alias("via"),
     )
-    told = sql.when(is_move(), sql.array(here, there)).otherwise(sql.array(here))
+    steps = sql.when(is_move(), sql.array(here, there)).otherwise(sql.array(here))
     rest = [name for name in rows.columns if name not in ("queue", "sequence", "kind")]
     return (
         rows.where(~sql.col("kind").isin(*WHOLE_QUEUE))
-        .select(*rest, sql.explode(told).alias("told"))
-        .select(*rest, "told.queue", "told.sequence", "told.event", "told.via")
+        .select(*rest, sql.explode(steps).alias("step"))
+        .select(*rest, "step.queue", "step.sequence", "step.event", "step.via")
     )
 
 
@@ -69,7 +73,7 @@ def stays(rows: DataFrame) -> DataFrame:
     event, order = sql.col("event"), sql.struct("position", "index")
     begins = event.isin(*BEGINNINGS)
     goes_on = event.isin("dead_lettered", "moved") & sql.col("target_sequence").isNotNull()
-    ends = event.isin("acked", "expired", "removed") | goes_on
+    ends = event.isin("acknowledged", "expired", "removed") | goes_on
     parks = (event == "dead_lettered") & sql.col("target_sequence").isNull()
     waits = event.isin(*WAITING)
     found = (
@@ -104,24 +108,19 @@ def stays(rows: DataFrame) -> DataFrame:
 
 def _with_earlier(found: DataFrame) -> DataFrame:
     """With `is_earlier`: the stay began before the first row we have of its queue."""
-    first = found.groupBy("namespace", "queue").agg(
+    first = found.groupBy(*PLACE).agg(
         sql.min(sql.when(sql.col("beginnings") > 0, sql.col("sequence"))).alias("first_sequence")
     )
     unknown = (sql.col("beginnings") == 0) & (
         sql.col("first_sequence").isNull() | (sql.col("sequence") < sql.col("first_sequence"))
     )
-    return (
-        found.join(sql.broadcast(first), ["namespace", "queue"])
-        .withColumn("is_earlier", unknown)
-        .drop("first_sequence")
-    )
+    return found.join(sql.broadcast(first), PLACE).withColumn("is_earlier", unknown).drop("first_sequence")
 
 
 def purges(rows: DataFrame) -> DataFrame:
     """What emptied whole queues: when, below which sequence, whether of ready messages only, how many it counted."""
     return rows.where(sql.col("kind").isin(*WHOLE_QUEUE)).select(
-        "namespace",
-        "queue",
+        *PLACE,
         sql.struct("position", "index").alias("purge_order"),
         sql.col("at").alias("purge_at"),
         sql.coalesce("target_sequence", sql.lit((1 << 63) - 1)).alias("cut"),
@@ -136,7 +135,7 @@ def with_purges(found: DataFrame, emptied: DataFrame) -> DataFrame:
     is_ready = sql.col("last_event").isin(*WAITING) & ~sql.col("is_parked") & (sql.col("due_at") <= sql.col("purge_at"))
     reached = (
         found.where(sql.col("end").isNull())
-        .join(sql.broadcast(emptied), ["namespace", "queue"])
+        .join(sql.broadcast(emptied), PLACE)
         .where(
             (sql.col("sequence") < sql.col("cut"))
             & (sql.col("last_order") < sql.col("purge_order"))

@@ -13,7 +13,7 @@ import typer
 
 from smista.spark.errors import WrongOption
 from smista.spark.pipelines import functions as sql
-from smista.spark.pipelines.command import main, pairs, pipeline
+from smista.spark.pipelines.command import Through, To, main, pairs, pipeline, target_of
 from smista.spark.pipelines.run import Run
 from smista.spark.pipelines.summary import Summary
 
@@ -37,38 +37,29 @@ def load(
     run: Run,
     *,
     place: Annotated[str, typer.Argument(metavar="PATH", help="A file, a folder of files, or a table's name.")],
-    to: Annotated[str | None, typer.Option("--to", metavar="QUEUE", help="Publish into this queue.")] = None,
-    exchange: Annotated[
-        str | None, typer.Option("--exchange", metavar="EXCHANGE", help="Publish through this exchange.")
-    ] = None,
+    to: To = None,
+    exchange: Through = None,
     form: Annotated[
         str | None, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}; by the name's end.")
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="For Spark's reader. Repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="For Spark's reader. Repeatable.")
     ] = None,
-    where: Annotated[
-        str | None, typer.Option("--where", metavar="SQL", help="Only rows of which this is true.")
-    ] = None,
-    body: Annotated[
-        str | None, typer.Option("--body", metavar="SQL", help="What the body is; the row as JSON.")
-    ] = None,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help="Only rows of which this is true.")] = None,
+    body: Annotated[str | None, typer.Option(metavar="SQL", help="What the body is; the row as JSON.")] = None,
     given: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=SQL", help=f"{', '.join(COLUMNS)} of a message. Repeatable."),
     ] = None,
     checkpoint: Annotated[
-        str | None, typer.Option("--checkpoint", metavar="FOLDER", help="Load each file once; remember which, here.")
+        str | None, typer.Option(metavar="FOLDER", help="Load each file once; remember which, here.")
     ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Load once under this name, never twice.")
-    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Load once under this name, never twice.")] = None,
 ) -> Summary:
     """Publish the rows of a table or of files."""
-    if (to is None) == (exchange is None):
-        raise WrongOption("Say where to: --to QUEUE or --exchange EXCHANGE, one of them.")
+    led_to = target_of(to, exchange)
     if run.interval_ms is not None and checkpoint is None:
-        raise WrongOption("To go on and on, --checkpoint FOLDER has to say where it is remembered what was loaded.")
+        raise WrongOption("To go on and on, --checkpoint FOLDER has to name where to remember what was loaded.")
     if name is not None and checkpoint is not None:
         raise WrongOption("--name is for loading all at once; with --checkpoint each file is loaded once anyway.")
     kind = form or _format_of(place)
@@ -79,13 +70,12 @@ def load(
     settings, extras = pairs(option, "--option"), pairs(given, "--set")
     if unknown := sorted(set(extras) - set(COLUMNS)):
         raise WrongOption(f"A message has no {', '.join(unknown)}; --set knows {', '.join(COLUMNS)}.")
-    led_to = {"queue": to} if to is not None else {"exchange": exchange or ""}
     run.must_find(led_to)
     target = {**run.broker_options, **led_to}
     rows = run.spark.table(place) if kind == "table" else run.spark.read.format(kind).options(**settings).load(place)
     if checkpoint is None:
         return _at_once(messages(rows, where, body, extras), target, name)
-    # Told the columns, a stream needs not look at files before there are any.
+    # Given the columns, a stream needs not look at files before there are any.
     stream = run.spark.readStream.format(kind).options(**settings).schema(rows.schema).load(place)
     writer = messages(stream, where, body, extras).writeStream.format("smista").options(**target)
     done = run.follow(writer.option("checkpointLocation", checkpoint))
@@ -96,7 +86,7 @@ def _format_of(place: str) -> str:
     ending = place.rstrip("/").removesuffix(".gz").rpartition(".")[2].lower()
     found = {"parquet": "parquet", "orc": "orc", "json": "json", "jsonl": "json", "csv": "csv", "txt": "text"}
     if ending not in found:
-        raise WrongOption(f"What {place} is cannot be told by its name; say --format, one of {', '.join(FORMATS)}.")
+        raise WrongOption(f"What {place} is does not follow from its name; give --format, one of {', '.join(FORMATS)}.")
     return found[ending]
 
 

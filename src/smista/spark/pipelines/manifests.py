@@ -1,7 +1,7 @@
 """An archive of the log in a folder, and the manifests that say what belongs to it.
 
     ARCHIVE/archive.json                        what is archived: queues, namespace, with bodies or without
-    ARCHIVE/manifests/BATCH.json                a batch that is whole: its files, rows, positions and columns
+    ARCHIVE/manifests/BATCH.json                a batch that is whole: its files, rows, columns, and how far it reaches
     ARCHIVE/data/batch=BATCH/queue=Q/date=D/hour=H/part-*.zstd.parquet
     ARCHIVE/checkpoint/                         how far Spark is
 
@@ -70,8 +70,8 @@ class DataFile(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     batch: str
     rows: int
-    first_position: int
-    last_position: int
+    reached: dict[int, int]
+    """By shard: the last position of its log that is archived with this batch, or was before it."""
     columns: dict[str, str]
     files: list[DataFile]
     written_at_ms: int
@@ -83,6 +83,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def bytes(self) -> int:
         return sum(file.bytes for file in self.files)
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Sorts batches as they were archived: each reaches further in at least one shard, and in none less far."""
+        return sum(self.reached.values()), self.batch
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,8 +117,8 @@ class Archive:
         found = _decoded(place, Contents)
         if found != wanted:
             raise ArchiveDiffers(
-                f"{self.path} is an archive of {_told(found)}, and not of {_told(wanted)}. Name another folder, or the "
-                "same queues as before."
+                f"{self.path} is an archive of {_described(found)}, and not of {_described(wanted)}. Name another "
+                "folder, or the same queues as before."
             )
 
     @property
@@ -151,19 +156,24 @@ class Archive:
         )
 
     def all_manifests(self) -> list[Manifest]:
-        """Those that were replaced too; in the log's order."""
+        """Those that were replaced too; in the order in which they were archived."""
         try:
             names = sorted(name for name in os.listdir(self.manifests_path) if name.endswith(".json"))
         except FileNotFoundError:
             return []
         found = [manifest for name in names if (manifest := self._read(self.manifests_path / name)) is not None]
-        return sorted(found, key=lambda manifest: (manifest.first_position, manifest.batch))
+        return sorted(found, key=lambda manifest: manifest.order)
 
     def manifests(self) -> list[Manifest]:
         """Those that count."""
         found = self.all_manifests()
         replaced = {batch for manifest in found for batch in manifest.replaces}
         return [manifest for manifest in found if manifest.batch not in replaced]
+
+    def reached(self) -> dict[int, int]:
+        """By shard: the last position of its log that is archived."""
+        manifests = self.manifests()
+        return manifests[-1].reached if manifests else {}
 
     def forget(self, batch: str) -> None:
         self._manifest_path(batch).unlink(missing_ok=True)
@@ -209,7 +219,7 @@ class Archive:
         wanted = schema({**columns, **PARTITIONED_BY})
         if not paths:
             return spark.createDataFrame([], wanted)
-        # Told the columns, Spark neither guesses that a queue called 007 is a number nor opens every file to look;
+        # Given the columns, Spark neither guesses that a queue called 007 is a number nor opens every file to look;
         # a column that a file does not have is null.
         return spark.read.schema(wanted).option("basePath", str(self.data)).parquet(*paths)
 
@@ -253,7 +263,7 @@ def _is_between(file: DataFile, since_ms: int | None, until_ms: int | None) -> b
     return (since_ms is None or begins + HOUR_MS > since_ms) and (until_ms is None or begins < until_ms)
 
 
-def _told(contents: Contents) -> str:
+def _described(contents: Contents) -> str:
     queues = ", ".join(contents.queues) if contents.queues else "all queues"
     place = "" if contents.namespace is None else f" in namespace {contents.namespace}"
     return f"{queues}{place}{'' if contents.has_bodies else ' without bodies'}"

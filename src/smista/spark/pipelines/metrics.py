@@ -3,7 +3,7 @@
 | column | meaning |
 |---|---|
 | `published`, `arrived` | messages that entered: by a publish; moved here from another queue |
-| `delivered`, `acked`, `returned`, `expired`, `dead_lettered`, `removed` | what happened |
+| `delivered`, `acknowledged`, `returned`, `expired`, `dead_lettered`, `removed` | what happened |
 | `in_per_s`, `out_per_s` | entered, and acknowledged, per second |
 | `wait_p50_ms`, ... | from being ready to being delivered, each delivery |
 | `work_p50_ms`, ... | from the last delivery to its acknowledgement |
@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from smista.command_line import duration
 from smista.spark.pipelines import functions as sql
 from smista.spark.pipelines import lifecycle, report
-from smista.spark.pipelines.command import ArchiveFolder, Queues, Since, Until, duration_ms, main, pipeline, source
+from smista.spark.pipelines.command import ArchiveFolder, Queues, Since, Until, main, pipeline, source
 from smista.spark.pipelines.folder import local_path, write_whole
-from smista.spark.pipelines.lifecycle import ARRIVED, STAY
+from smista.spark.pipelines.lifecycle import ARRIVED, PLACE, STAY
 from smista.spark.pipelines.rows import LIFE, Source
 from smista.spark.pipelines.run import Run
 from smista.spark.pipelines.summary import Summary
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 GRAINS = {"minute": 60, "hour": 3_600, "day": 86_400}
 """Seconds of each window."""
-COUNTED = ["delivered", "acked", "returned", "expired", "dead_lettered", "removed"]
+COUNTED = ["delivered", "acknowledged", "returned", "expired", "dead_lettered", "removed"]
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 ACCURACY = 10_000
 LATE_S = 60
@@ -57,16 +58,7 @@ def metrics(
     queue: Queues = None,
     since: Since = None,
     until: Until = None,
-    sla: Annotated[
-        int,
-        typer.Option(
-            "--sla",
-            parser=duration_ms,
-            metavar="DURATION",
-            help="Within which a message should be done.",
-            show_default="1m",
-        ),
-    ] = 60_000,
+    sla: Annotated[int, duration("--sla", help="Within which a message should be done.", shown="1m")] = 60_000,
 ) -> Summary:
     """Count rates, waiting and processing times, failures and backlogs of every queue, and draw them."""
     place = local_path(to)
@@ -80,14 +72,14 @@ def metrics(
         try:
             for grain, length_s in GRAINS.items():
                 Table(place / grain).replace(windows(steps, stays, length_s, sla))
-                run.tell(f"{grain}s are done")
+                run.on_progress(f"{grain}s are done")
         finally:
             steps.unpersist()
             stays.unpersist()
         page = place / "report.html"
-        told = Told(run, place, sla)
-        write_whole(page, told.page(rows_from).encode())
-        return Summary({"pipeline": "metrics", "report": str(page), **told.totals()})
+        shown = Report(run, place, sla)
+        write_whole(page, shown.page(rows_from).encode())
+        return Summary({"pipeline": "metrics", "report": str(page), **shown.totals()})
 
     return run.repeat(once)
 
@@ -105,23 +97,23 @@ def with_times(events: DataFrame) -> DataFrame:
     due = sql.when(event.isin(*lifecycle.WAITING), sql.coalesce("ready_at", "at"))
     begins = sql.when(event.isin(*lifecycle.BEGINNINGS), sql.coalesce("ready_at", "at"))
     delivered = sql.when(event == "delivered", at)
-    arriving = Window.partitionBy(*QUEUE).orderBy("position", "index")
+    arriving = Window.partitionBy(*PLACE).orderBy("position", "index")
     newest = sql.max("at").over(arriving.rowsBetween(Window.unboundedPreceding, -1))
     return (
         events.withColumn("due_at", sql.last(due, ignorenulls=True).over(before))
         .withColumn("held_at", sql.last(delivered, ignorenulls=True).over(before))
         .withColumn("first_due_at", sql.first(begins, ignorenulls=True).over(before))
         .withColumn("is_late", sql.coalesce(_ms(newest) - _ms(at) > LATE_S * 1000, sql.lit(False)))
-        .withColumn("wait_ms", sql.when(event == "delivered", _between("due_at", "at")))
-        .withColumn("work_ms", sql.when(event == "acked", _between("held_at", "at")))
-        .withColumn("total_ms", sql.when(event == "acked", _between("first_due_at", "at")))
+        .withColumn("wait_ms", sql.when(event == "delivered", _until_then("due_at")))
+        .withColumn("work_ms", sql.when(event == "acknowledged", _until_then("held_at")))
+        .withColumn("total_ms", sql.when(event == "acknowledged", _until_then("first_due_at")))
         .select(*QUEUE, "at", "event", "reason", "wait_ms", "work_ms", "total_ms", "is_late")
     )
 
 
-def _between(first: str, last: str) -> Column:
+def _until_then(since: str) -> Column:
     # The broker's clock may be set back; nothing takes less than no time.
-    return sql.greatest(_ms(sql.col(last)) - _ms(sql.col(first)), sql.lit(0))
+    return sql.greatest(_ms(sql.col("at")) - _ms(sql.col(since)), sql.lit(0))
 
 
 def _ms(instant: Column) -> Column:
@@ -157,7 +149,7 @@ def rates(steps: DataFrame, length_s: int, sla_ms: int) -> DataFrame:
         sql.count_if(event == ARRIVED).alias("arrived"),
         *(sql.count_if(event == name).alias(name) for name in COUNTED),
         (sql.count_if(entered) / length_s).alias("in_per_s"),
-        (sql.count_if(event == "acked") / length_s).alias("out_per_s"),
+        (sql.count_if(event == "acknowledged") / length_s).alias("out_per_s"),
         sql.percentile_approx("wait_ms", quantiles, ACCURACY).alias("wait"),
         sql.percentile_approx("work_ms", quantiles, ACCURACY).alias("work"),
         _share(failed, event == "delivered").alias("retry_rate"),
@@ -250,7 +242,7 @@ def oldest_ages(there: DataFrame, length_s: int) -> DataFrame:
 # -- the report -------------------------------------------------------------------------------------------------------
 
 
-class Told:
+class Report:
     """The tables of a folder, as far as a page shows them: the busiest queues, at most some hundred windows of each."""
 
     def __init__(self, run: Run, place: Any, sla_ms: int) -> None:
@@ -275,13 +267,13 @@ class Told:
         grain = self._grain()
         made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         sla = f"done in time means within {self._sla_ms / 1000:g} s"
-        said = f"From {rows_from}, by {grain}; times in UTC; {sla}. Made {made}."
+        subtitle = f"From {rows_from}, by {grain}; times in UTC; {sla}. Made {made}."
         parts = [report.facts({name.replace("_", " "): value for name, value in self.totals().items()})]
         parts += [self._section(queue, grain) for queue in self._queues]
         if self._count > len(self._queues):
-            parts.append(f'<p class="said">{self._count - len(self._queues)} more queues are in the tables.</p>')
+            parts.append(f'<p class="note">{self._count - len(self._queues)} more queues are in the tables.</p>')
         parts.append(report.section("By day", self._days()))
-        return report.page("Smista metrics", said, parts)
+        return report.page("Smista metrics", subtitle, parts)
 
     def _grain(self) -> str:
         """The finest in which all of it can be drawn."""
@@ -297,18 +289,27 @@ class Told:
         newest = mine.orderBy(sql.desc("at")).limit(POINTS_MAX).orderBy("at")
         rows = [row.asDict() for row in newest.withColumn("at", sql.unix_timestamp("at")).collect()]
         name = queue["queue"] if queue["namespace"] == "/" else f"{queue['namespace']} {queue['queue']}"
-        told = {
+        facts = {
             "published": queue["published"],
             "arrived": queue["arrived"],
-            "acked": queue["acked"],
+            "acknowledged": queue["acknowledged"],
             "came back": queue["returned"],
             "dead letters": queue["dead_lettered"],
             "backlog": queue["backlog"],
         }
-        return report.section(name, report.facts(told), report.charts(*_charts(rows, GRAINS[grain])))
+        return report.section(name, report.facts(facts), report.charts(*_charts(rows, GRAINS[grain])))
 
     def _days(self) -> str:
-        names = [*QUEUE, "published", "acked", "returned", "expired", "dead_lettered", "wait_p95_ms", "work_p95_ms"]
+        names = [
+            *QUEUE,
+            "published",
+            "acknowledged",
+            "returned",
+            "expired",
+            "dead_lettered",
+            "wait_p95_ms",
+            "work_p95_ms",
+        ]
         names += ["sla_share", "backlog"]
         days = self._tables["day"].orderBy(sql.desc("at"), *QUEUE).limit(POINTS_MAX)
         rows = days.select(sql.date_format("at", "yyyy-MM-dd").alias("day"), *names).collect()
@@ -316,9 +317,9 @@ class Told:
 
 
 def _charts(rows: list[dict[str, Any]], length_s: int) -> list[str]:
-    def series(told: str, column: str, factor: float = 1.0) -> report.Series:
+    def series(name: str, column: str, factor: float = 1.0) -> report.Series:
         points = [(row["at"], None if row[column] is None else row[column] * factor) for row in rows]
-        return report.Series(told, _with_gaps(points, length_s, 0.0 if column in ZERO_BETWEEN else None))
+        return report.Series(name, _with_gaps(points, length_s, 0.0 if column in ZERO_BETWEEN else None))
 
     def drawn(title: str, *lines: report.Series, unit: str = "", is_stacked: bool = False) -> str:
         return report.chart(title, lines, unit=unit, is_stacked=is_stacked, width_s=length_s)

@@ -1,6 +1,6 @@
 """Does everything that was published have an end, or is it still there?
 
-    published = acked + expired + removed + purged + dead + live
+    published = acknowledged + expired + removed + purged + dead + live
 
 holds over all queues; in one queue, messages also arrive from others and leave for them. Every message is followed row
 by row, so what does not add up is not a difference of two sums but a list of messages, each with what is wrong:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SHOWN_MAX = 20
-FATES = ["acked", "expired", "removed", "purged", "dead", "live"]
+FATES = ["acknowledged", "expired", "removed", "purged", "dead", "live"]
 
 
 @pipeline
@@ -48,7 +48,7 @@ def reconcile(
     since: Since = None,
     until: Until = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="FOLDER", help="Write the whole list of faults there, as Parquet.")
+        str | None, typer.Option(metavar="FOLDER", help="Write the whole list of faults there, as Parquet.")
     ] = None,
     is_live: Annotated[
         bool | None,
@@ -147,7 +147,7 @@ def _fault(name: str, is_so: Column) -> Column:
 
 
 def _rows_twice(rows: DataFrame) -> DataFrame:
-    twice = rows.groupBy("position", "index").agg(
+    twice = rows.groupBy("shard", "position", "index").agg(
         sql.count(sql.lit(1)).alias("times"),
         sql.first(sql.struct("namespace", "queue", "sequence", "message_id", "kind", "at")).alias("row"),
     )
@@ -157,24 +157,27 @@ def _rows_twice(rows: DataFrame) -> DataFrame:
         "row.sequence",
         "row.message_id",
         sql.lit("row twice").alias("fault"),
-        sql.format_string("%s, %d times at %d.%d", "row.kind", "times", "position", "index").alias("detail"),
+        sql.format_string("%s, %d times at %d:%d.%d", "row.kind", "times", "shard", "position", "index").alias(
+            "detail"
+        ),
         "row.at",
     )
 
 
 def _purges_miscounted(rows: DataFrame, stays: DataFrame) -> DataFrame:
     """A purge may have taken earlier messages, which the rows do not show: then it may count more than were seen."""
-    taken = stays.where(sql.col("purge_order").isNotNull()).groupBy("namespace", "queue", "purge_order")
+    place = lifecycle.PLACE
+    taken = stays.where(sql.col("purge_order").isNotNull()).groupBy(*place, "purge_order")
     seen = taken.agg(sql.count(sql.lit(1)).alias("seen"))
     # Where rows begin in the middle of the log, or of a queue's life, there may have been messages before.
-    earlier = stays.groupBy("namespace", "queue").agg((sql.count_if("is_earlier") > 0).alias("has_earlier"))
-    first = rows.agg((sql.min("position") > 1).alias("is_cut"))
+    earlier = stays.groupBy(*place).agg((sql.count_if("is_earlier") > 0).alias("has_earlier"))
+    first = rows.groupBy("shard").agg((sql.min("position") > 1).alias("is_cut"))
     counted = (
         lifecycle.purges(rows)
         .where(sql.col("purge_count").isNotNull())
-        .join(seen, ["namespace", "queue", "purge_order"], "left")
-        .join(earlier, ["namespace", "queue"], "left")
-        .crossJoin(first)
+        .join(seen, [*place, "purge_order"], "left")
+        .join(earlier, place, "left")
+        .join(first, "shard")
         .withColumn("seen", sql.coalesce("seen", sql.lit(0)))
     )
     may_be_more = sql.coalesce("has_earlier", sql.lit(True)) | sql.col("is_cut")

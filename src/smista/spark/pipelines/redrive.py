@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from smista.command_line import switch
 from smista.spark.errors import WrongOption
 from smista.spark.pipelines import functions as sql
 from smista.spark.pipelines.command import Queues, Since, Until, main, pairs, pipeline
@@ -44,7 +45,7 @@ CAP = 10_000
 SHOWN_MAX = 20
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     """A dead letter of triage's table."""
 
     message_id: str
@@ -61,7 +62,7 @@ def redrive(
     *,
     triaged: Annotated[str, typer.Argument(metavar="FOLDER", help="What triage wrote.")],
     group: Annotated[
-        list[str] | None, typer.Option("--group", metavar="GROUP", help="Of this group of triage's. Repeatable.")
+        list[str] | None, typer.Option(metavar="GROUP", help="Of this group of triage's. Repeatable.")
     ] = None,
     queue: Queues = None,
     since: Since = None,
@@ -72,39 +73,35 @@ def redrive(
     is_all: Annotated[
         bool, typer.Option("--all", help="All there are. Needed where no other option says which.")
     ] = False,
-    to: Annotated[str | None, typer.Option("--to", metavar="QUEUE", help="To this queue, not where they died.")] = None,
-    cap: Annotated[int, typer.Option("--cap", metavar="COUNT", min=1, help="At most so many, the oldest.")] = CAP,
+    to: Annotated[str | None, typer.Option(metavar="QUEUE", help="To this queue, not where they died.")] = None,
+    cap: Annotated[int, typer.Option(metavar="COUNT", min=1, help="At most so many, the oldest.")] = CAP,
     rate: Annotated[
-        float | None, typer.Option("--rate", metavar="NUMBER", min=0.001, help="So many a second, not faster.")
+        float | None, typer.Option(metavar="NUMBER", min=0.001, help="So many a second, not faster.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what would be sent.", show_default=False)
-    ] = False,
-    audit: Annotated[
-        str | None, typer.Option("--audit", metavar="FOLDER", help="Where the audit goes; FOLDER/audit.")
-    ] = None,
+    dry_run: Annotated[bool, switch("--dry-run", help="Only print what would be sent.")] = False,
+    audit: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the audit goes; FOLDER/audit.")] = None,
 ) -> Summary:
     """Send dead letters back, chosen from what triage found."""
     headers = pairs(header, "--header")
     if not (group or queue or headers or is_all) and since is None and until is None:
         raise WrongOption("Say which: --group, --queue, --since, --until or --header; or --all.")
     wanted = Source(queues=tuple(queue or ()), since_ms=since, until_ms=until)
-    letters = Table(local_path(triaged) / "letters")
-    if not letters.exists:
+    dead_letters = Table(local_path(triaged) / "dead_letters")
+    if not dead_letters.exists:
         raise WrongOption(f"There is no table of triage's in {triaged}; make one with `smista pipeline triage`.")
     run.must_reach_broker()
     wanted.check_queues(run)
     _check_groups(run, triaged, group or [])
     if dry_run:
-        return _told(chosen_from(run, letters, wanted, group or [], headers, cap), {"dry_run": True})
+        return _summary(chosen_from(run, dead_letters, wanted, group or [], headers, cap), {"dry_run": True})
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
     audit_path = (local_path(triaged) / "audit" if audit is None else local_path(audit)) / f"run={name}"
     sender = Sender(run, Audit(audit_path), to, rate)
 
     def once() -> Summary:
-        sender.send(chosen_from(run, letters, wanted, group or [], headers, cap))
+        sender.send(chosen_from(run, dead_letters, wanted, group or [], headers, cap))
         facts = {"dry_run": False, "audit": str(audit_path), "redriven": sender.redriven}
-        return _told(sender.asked, {**facts, "passed_over": len(sender.asked) - sender.redriven})
+        return _summary(sender.asked, {**facts, "passed_over": len(sender.asked) - sender.redriven})
 
     return run.repeat(once)
 
@@ -119,21 +116,21 @@ def _check_groups(run: Run, triaged: str, groups: list[str]) -> None:
 
 
 def chosen_from(
-    run: Run, letters: Table, wanted: Source, groups: list[str], headers: dict[str, str], cap: int
-) -> list[Letter]:
-    """The letters to be sent back, by the place they lie in, the oldest first."""
-    here = letters.read(run.spark)
+    run: Run, dead_letters: Table, wanted: Source, groups: list[str], headers: dict[str, str], cap: int
+) -> list[DeadLetter]:
+    """The dead letters to be sent back, by the place they lie in, the oldest first."""
+    here = dead_letters.read(run.spark)
     if run.namespace is not None:
         here = here.where(sql.col("namespace") == run.namespace)
     chosen = choose(here, wanted, groups, headers, cap)
-    rows = chosen.withColumn("died_at_ms", sql.unix_millis("died_at")).select(*Letter._fields).collect()
-    found = [Letter(*row) for row in rows]
-    return sorted(found, key=lambda letter: (letter.namespace, letter.lies_in, letter.died_at_ms, letter.message_id))
+    rows = chosen.withColumn("died_at_ms", sql.unix_millis("died_at")).select(*DeadLetter._fields).collect()
+    found = [DeadLetter(*row) for row in rows]
+    return sorted(found, key=lambda one: (one.namespace, one.lies_in, one.died_at_ms, one.message_id))
 
 
-def choose(letters: DataFrame, wanted: Source, groups: list[str], headers: dict[str, str], cap: int) -> DataFrame:
-    """The letters that fit, the oldest of them up to the cap; each message once."""
-    chosen = wanted.only(letters).where(sql.col("message_id").isNotNull())
+def choose(dead_letters: DataFrame, wanted: Source, groups: list[str], headers: dict[str, str], cap: int) -> DataFrame:
+    """The dead letters that fit, the oldest of them up to the cap; each message once."""
+    chosen = wanted.only(dead_letters).where(sql.col("message_id").isNotNull())
     if groups:
         chosen = chosen.where(sql.col("group").isin(groups))
     if wanted.since_ms is not None:
@@ -146,7 +143,7 @@ def choose(letters: DataFrame, wanted: Source, groups: list[str], headers: dict[
 
 
 class Sender:
-    """Asks the broker for letters, a thousand at a time, and writes down what it asks for and what comes of it.
+    """Asks the broker for dead letters, a thousand at a time, and writes down what it asks for and what comes of it.
 
     It is here, in the driver, and not in a task: a task that fails is run again, and the broker, asked again for what
     it has sent back, would say that there was nothing to send.
@@ -158,26 +155,26 @@ class Sender:
         self._to = to
         self._rate = rate
         self._at_once = AT_ONCE if rate is None else max(1, min(AT_ONCE, round(rate)))
-        self.asked: list[Letter] = []
+        self.asked: list[DeadLetter] = []
         self.redriven = 0
 
-    def send(self, letters: list[Letter]) -> None:
-        """Those of the letters that were not asked for before."""
+    def send(self, dead_letters: list[DeadLetter]) -> None:
+        """Those of the dead letters that were not asked for before."""
         before = set(self.asked)
-        new = [letter for letter in letters if letter not in before]
+        new = [one for one in dead_letters if one not in before]
         if self._to is not None:
-            for namespace in {letter.namespace for letter in new}:
+            for namespace in {dead_letter.namespace for dead_letter in new}:
                 self._run.must_find({"queue": self._to}, namespace)
-        for namespace, there in itertools.groupby(new, key=lambda letter: letter.namespace):
+        for namespace, there in itertools.groupby(new, key=lambda dead_letter: dead_letter.namespace):
             with self._run.client(namespace) as client:
-                for lies_in, together in itertools.groupby(there, key=lambda letter: letter.lies_in):
+                for lies_in, together in itertools.groupby(there, key=lambda dead_letter: dead_letter.lies_in):
                     left = list(together)
                     for start in range(0, len(left), self._at_once):
                         self._send(client, lies_in, left[start : start + self._at_once])
 
-    def _send(self, client: Client, lies_in: str, part: list[Letter]) -> None:
+    def _send(self, client: Client, lies_in: str, part: list[DeadLetter]) -> None:
         asking = self._audit.asking(part, self._to)
-        ids = [letter.message_id for letter in part]
+        ids = [dead_letter.message_id for dead_letter in part]
         redriven = client.redrive(lies_in, message_ids=ids, to=self._to, per_second=self._rate)
         asking.answered(redriven)
         self.asked += part
@@ -191,9 +188,9 @@ class Audit:
         self.path = path
         self._numbers = itertools.count(1)
 
-    def asking(self, letters: list[Letter], to: str | None) -> Asking:
+    def asking(self, dead_letters: list[DeadLetter], to: str | None) -> Asking:
         number = next(self._numbers)
-        asking = Asking(self.path / f"part-{number:06}.parquet", number, letters, datetime.now(UTC), to)
+        asking = Asking(self.path / f"part-{number:06}.parquet", number, dead_letters, datetime.now(UTC), to)
         asking.write(None)
         return asking
 
@@ -202,7 +199,7 @@ class Audit:
 class Asking:
     path: Path
     number: int
-    letters: list[Letter]
+    dead_letters: list[DeadLetter]
     asked_at: datetime
     to: str | None
 
@@ -213,9 +210,9 @@ class Asking:
         import pyarrow as pa
         from pyarrow import parquet
 
-        instant, count = pa.timestamp("us", tz="UTC"), len(self.letters)
-        *texts, died_at_ms = zip(*self.letters, strict=True)
-        columns = {name: pa.array(values, pa.string()) for name, values in zip(Letter._fields, texts, strict=False)}
+        instant, count = pa.timestamp("us", tz="UTC"), len(self.dead_letters)
+        *texts, died_at_ms = zip(*self.dead_letters, strict=True)
+        columns = {name: pa.array(values, pa.string()) for name, values in zip(DeadLetter._fields, texts, strict=False)}
         columns["died_at"] = pa.array([ms * 1000 for ms in died_at_ms], instant)
         columns["asked_at"] = pa.array([self.asked_at] * count, instant)
         columns["to_queue"] = pa.array([self.to] * count, pa.string())
@@ -226,14 +223,14 @@ class Asking:
         write_whole(self.path, content.getvalue())
 
 
-def _told(letters: list[Letter], facts: dict[str, object]) -> Summary:
-    places = Counter((letter.group, letter.queue, letter.lies_in) for letter in letters)
+def _summary(dead_letters: list[DeadLetter], facts: dict[str, object]) -> Summary:
+    places = Counter((dead_letter.group, dead_letter.queue, dead_letter.lies_in) for dead_letter in dead_letters)
     most = sorted(places.items(), key=lambda each: (-each[1], each[0]))[:SHOWN_MAX]
     shown = [
         {"group": group, "queue": queue, "lies_in": lies_in, "messages": count}
         for (group, queue, lies_in), count in most
     ]
-    return Summary({"pipeline": "redrive", "chosen": len(letters), **facts}, shown)
+    return Summary({"pipeline": "redrive", "chosen": len(dead_letters), **facts}, shown)
 
 
 if __name__ == "__main__":

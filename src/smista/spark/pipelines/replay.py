@@ -13,7 +13,7 @@ is written down before it is published, and published under that name and the ru
     after part=N.done.json         publishes what has come into the archive since, as part N + 1
 
 The predicate is SQL over the columns of the log, and over `text` and `json`: the body as text, and parsed, so
-`json:amount::double > 100` or `queue = 'orders' and headers['colour'] = 'red'` can be said.
+`json:amount::double > 100` or `queue = 'orders' and headers['colour'] = 'red'` can be written.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from smista.command_line import switch
 from smista.spark.errors import WrongOption
 from smista.spark.pipelines import functions as sql
-from smista.spark.pipelines.command import Queues, Since, Until, main, pipeline
+from smista.spark.pipelines.command import Queues, Since, Through, To, Until, main, pipeline, target_of
 from smista.spark.pipelines.folder import alone_in, write_whole
 from smista.spark.pipelines.manifests import Archive
 from smista.spark.pipelines.rows import Source
@@ -50,28 +51,23 @@ def replay(
     run: Run,
     *,
     archive: Annotated[str, typer.Argument(metavar="ARCHIVE", help="The archive's folder.")],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The replay's name: once under it, never twice.")],
-    to: Annotated[str | None, typer.Option("--to", metavar="QUEUE", help="Publish into this queue.")] = None,
-    exchange: Annotated[
-        str | None, typer.Option("--exchange", metavar="EXCHANGE", help="Publish through this exchange, by their keys.")
-    ] = None,
+    name: Annotated[str, typer.Option(metavar="NAME", help="The replay's name: once under it, never twice.")],
+    to: To = None,
+    exchange: Through = None,
     queue: Queues = None,
     since: Since = None,
     until: Until = None,
-    where: Annotated[
-        str | None, typer.Option("--where", metavar="SQL", help="Only messages of which this is true.")
-    ] = None,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help="Only messages of which this is true.")] = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", metavar="NUMBER", min=0.001, help="So many a second become ready.")
+        float | None, typer.Option(metavar="NUMBER", min=0.001, help="So many a second become ready.")
     ] = None,
     speed: Annotated[
-        float | None, typer.Option("--speed", metavar="NUMBER", min=0.001, help="In their own rhythm, so much faster.")
+        float | None, typer.Option(metavar="NUMBER", min=0.001, help="In their own rhythm, so much faster.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.", show_default=False)] = False,
+    dry_run: Annotated[bool, switch("--dry-run", help="Only count them.")] = False,
 ) -> Summary:
     """Publish archived messages again, each once, however often it is run."""
-    if (to is None) == (exchange is None):
-        raise WrongOption("Say where to: --to QUEUE or --exchange EXCHANGE, one of them.")
+    target = target_of(to, exchange)
     if rate is not None and speed is not None:
         raise WrongOption("--rate and --speed are two ways to pace; choose one.")
     if not NAME.fullmatch(name):
@@ -83,7 +79,6 @@ def replay(
         )
     wanted = Source(archive, tuple(queue or ()), since, until)
     ledger = Ledger(place.path / "replays" / name)
-    target = {"queue": to} if to is not None else {"exchange": exchange or ""}
     if not dry_run:
         run.must_find(target)
     wanted.check_queues(run)
@@ -173,7 +168,7 @@ class Ledger:
         paced(messages, self.path.name, rate, speed).write.format("smista").mode("append").options(**options).save()
         write_whole(self.path / f"part={part}.done.json", b"{}")
         count: int = json.loads((self.path / f"part={part}.json").read_text())["messages"]
-        run.tell(f"part {part}: {count:,} messages published")
+        run.on_progress(f"part {part}: {count:,} messages published")
         return count
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 
+from smista.text import shown as as_text
+
 WIDTH, HEIGHT = 560, 210
 LEFT_MIN, RIGHT, TOP, BOTTOM = 40, 12, 12, 24
 CHARACTER = 6.6
@@ -29,8 +31,8 @@ body { margin: 0 auto; max-width: 1200px; padding: 24px; background: #fff; color
        font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 h1 { font-size: 26px; margin: 0; } h2 { font-size: 19px; margin: 36px 0 8px; border-bottom: 1px solid #e2e8f0; }
 h3 { font-size: 14px; font-weight: 600; margin: 0 0 4px; }
-h2, .said { overflow-wrap: anywhere; }
-.said { color: #64748b; margin: 4px 0 0; }
+h2, .note { overflow-wrap: anywhere; }
+.note { color: #64748b; margin: 4px 0 0; }
 .facts { display: flex; flex-wrap: wrap; gap: 12px; margin: 16px 0; }
 .facts div { border: 1px solid #e2e8f0; border-radius: 8px; padding: 8px 14px; min-width: 96px; }
 .facts b { display: block; font-size: 20px; font-variant-numeric: tabular-nums; }
@@ -64,12 +66,12 @@ class Series:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def page(title: str, said: str, parts: Iterable[str]) -> str:
+def page(title: str, subtitle: str, parts: Iterable[str]) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body>\n"
-        f'<h1>{escape(title)}</h1><p class="said">{escape(said)}</p>\n' + "\n".join(parts) + "\n</body></html>\n"
+        f'<h1>{escape(title)}</h1><p class="note">{escape(subtitle)}</p>\n' + "\n".join(parts) + "\n</body></html>\n"
     )
 
 
@@ -81,8 +83,8 @@ def charts(*drawn: str) -> str:
     return '<div class="charts">' + "\n".join(drawn) + "</div>"
 
 
-def facts(told: Mapping[str, object]) -> str:
-    cells = (f"<div><b>{escape(shown(value))}</b><span>{escape(name)}</span></div>" for name, value in told.items())
+def facts(values: Mapping[str, object]) -> str:
+    cells = (f"<div><b>{escape(shown(value))}</b><span>{escape(name)}</span></div>" for name, value in values.items())
     return '<div class="facts">' + "".join(cells) + "</div>"
 
 
@@ -93,7 +95,7 @@ def table(
     table can be moved sideways. `below` has for each row what needs the whole width and stands under it."""
     lines = list(rows)
     if not lines:
-        return '<p class="said">Nothing.</p>'
+        return '<p class="note">Nothing.</p>'
     numeric = [all(isinstance(row[at], int | float | None) for row in lines) for at in range(len(headings))]
     marks = [' class="number"' if is_number else "" for is_number in numeric]
     head = "".join(f"<th{mark}>{escape(heading)}</th>" for heading, mark in zip(headings, marks, strict=True))
@@ -160,8 +162,8 @@ def chart(
 
 def _key(series: Series, colour: str, unit: str) -> str:
     last = next((value for _, value in reversed(series.points) if value is not None), None)
-    told = f"{series.name} {shown(last)}{unit}"
-    return f'<span><i style="background:{colour}"></i>{escape(told)}</span>'
+    label = f"{series.name} {shown(last)}{unit}"
+    return f'<span><i style="background:{colour}"></i>{escape(label)}</span>'
 
 
 def sparkline(values: Sequence[float]) -> Drawing:
@@ -222,8 +224,8 @@ class _Plot:
         for step in range(TICKS + 1):
             at = self._first + span_s * step / TICKS
             anchor = "start" if not step else "end" if step == TICKS else "middle"
-            told = datetime.fromtimestamp(at, UTC).strftime(form)
-            yield f'<text x="{self._x(at):.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{told}</text>'
+            label = datetime.fromtimestamp(at, UTC).strftime(form)
+            yield f'<text x="{self._x(at):.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{label}</text>'
 
     def _lines(self) -> Iterable[str]:
         middle = self._width_s / 2
@@ -291,16 +293,6 @@ def brief(value: float) -> str:
 
 
 def shown(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
     if isinstance(value, float):
-        if abs(value) >= 100 or value == round(value):
-            return f"{value:,.0f}"
-        return f"{value:.3g}"
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S")
-    return str(value)
+        return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
+    return value.strftime("%Y-%m-%d %H:%M:%S") if isinstance(value, datetime) else as_text(value)

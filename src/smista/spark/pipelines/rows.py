@@ -1,6 +1,6 @@
 """The rows of the broker's log as every pipeline knows them, and where they come from: the log itself, or an archive.
 
-A row tells one step in the life of one message in one queue. A message in a queue is named by `sequence`, which no
+A row is one step in the life of one message in one queue. A message in a queue is named by `sequence`, which no
 other message of the broker ever has; one that is moved (dead-lettered, redriven) leaves its queue in a row that names
 `target_queue` and `target_sequence`, under which it goes on.
 """
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from smista.spark.pipelines.run import Run
 
 COLUMNS = {
+    "shard": "int",
     "position": "bigint",
     "index": "int",
     "at": "timestamp",
@@ -81,7 +82,7 @@ class Source:
             raise WrongOption("--since must be before --until.")
 
     def check_queues(self, run: Run) -> None:
-        """Raises `WrongOption` for a name that is no queue's: of a misspelled one there would be nothing to tell.
+        """Raises `WrongOption` for a name that is no queue's: of a misspelled one there would be nothing to find.
 
         The name of a queue that is gone, or yet to come, can be written as a pattern; those are never refused.
         """
@@ -148,7 +149,7 @@ class Source:
 
 
 def log_options(run: Run, columns: list[str], queues: tuple[str, ...] = ()) -> dict[str, str]:
-    """What the data source has to be told to read these columns of the log."""
+    """The options with which the data source reads these columns of the log."""
     options = {**run.broker_options, "columns": ",".join(columns), "includeBody": str("body" in columns).lower()}
     if queues:
         options["queue"] = ",".join(queues)

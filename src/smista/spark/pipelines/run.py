@@ -60,30 +60,30 @@ class Run:
         conf: Mapping[str, str] | None = None,
         interval_ms: int | None = None,
         spark: SparkSession | None = None,
-        tell: Callable[[str], None] = to_stderr,
+        on_progress: Callable[[str], None] = to_stderr,
     ) -> None:
         """Without an interval it ends when it has done what there is to do. A session that is handed in stays open."""
         self.endpoint = endpoint
         self.namespace = namespace
         self.interval_ms = interval_ms
-        self.tell = tell
+        self.on_progress = on_progress
         self._master = master
         self._conf = dict(conf or {})
         self._spark = spark
         self._is_ours = spark is None
-        self._is_told_to_stop = threading.Event()
+        self._stopping = threading.Event()
         if spark is not None:
             _prepare(spark)
 
     @property
     def spark(self) -> SparkSession:
         if self._spark is None:
-            from smista.spark import register, session
+            from smista.spark.session import is_classic, register, session
 
-            self.tell("Starting Spark ...")
+            self.on_progress("Starting Spark ...")
             self._spark = session("smista pipeline", master=self._master, conf={**self._local(), **self._conf})
-            if hasattr(self._spark, "_jsparkSession"):  # not over Spark Connect
-                self._spark.sparkContext.setLogLevel("OFF")  # what fails is told once, by us
+            if is_classic(self._spark):
+                self._spark.sparkContext.setLogLevel("OFF")  # what fails is reported once, by us
                 _silence_pyspark()
             _prepare(self._spark)
             register(self._spark)  # found by itself where Smista is installed, but not where it came by --py-files
@@ -128,7 +128,7 @@ class Run:
 
     def stop(self) -> None:
         """Have `follow` and `repeat` return soon; from any thread."""
-        self._is_told_to_stop.set()
+        self._stopping.set()
 
     # -- once, or on and on --------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Run:
         """Do the work; with an interval, again and again. Returns what it returned last."""
         with self._stoppable():
             done = work()
-            while self.interval_ms is not None and not self._is_told_to_stop.wait(self.interval_ms / 1000):
+            while self.interval_ms is not None and not self._stopping.wait(self.interval_ms / 1000):
                 done = work()
         return done
 
@@ -157,7 +157,7 @@ class Run:
                 except Exception as error:
                     if TOO_SLOW not in str(error) or not starts_left:
                         raise
-                    self.tell("Spark waited 10 s for its Python process: the machine is busy. Starting it again")
+                    self.on_progress("Spark waited 10 s for its Python process: the machine is busy. Starting it again")
                 finally:
                     query.stop()
         took_s = time.monotonic() - began_s
@@ -167,13 +167,13 @@ class Run:
         is_running = True
         while is_running:
             has_ended = query.awaitTermination(POLL_S)  # type: ignore[arg-type]  # takes parts of seconds too
-            is_running = not (has_ended or self._is_told_to_stop.is_set())
+            is_running = not (has_ended or self._stopping.is_set())
             for progress in query.recentProgress:
                 number, rows = progress["batchId"], progress["numInputRows"]
                 if rows and number not in rows_by_batch:
                     rows_by_batch[number] = rows
                     rate = progress.get("processedRowsPerSecond") or 0.0
-                    self.tell(f"batch {number}: {rows:,} rows, {rate:,.0f} rows/s")
+                    self.on_progress(f"batch {number}: {rows:,} rows, {rate:,.0f} rows/s")
 
     @contextlib.contextmanager
     def _stoppable(self) -> Iterator[None]:
@@ -240,8 +240,8 @@ def explained(text: str) -> errors.SparkError:
                 return known(raised[3])
             return PipelineFailed(raised[3] if raised[1].startswith("smista.") else f"{raised[2]}: {raised[3]}")
     caused = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    told = caused[-1] if caused else next(iter(lines), "Spark gave no reason.")
-    cause = _SQLSTATE.sub("", _PACKAGE.sub("", told))
+    line = caused[-1] if caused else next(iter(lines), "Spark gave no reason.")
+    cause = _SQLSTATE.sub("", _PACKAGE.sub("", line))
     unreadable = _UNREADABLE.search(text)
     if unreadable is not None:
         return PipelineFailed(f"{unreadable[1]} cannot be read: {cause}. Restore it, or leave it out.")

@@ -1,4 +1,4 @@
-"""What a pipeline tells when it has ended: a table for people, one JSON object for machines."""
+"""What a pipeline prints when it has ended: a table for people, one JSON object for machines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
+from smista.text import safe, shortened, shown
+
 GAP = "  "
 CELL_MAX = 60
 
@@ -15,7 +17,7 @@ CELL_MAX = 60
 @dataclass(slots=True)
 class Summary:
     facts: dict[str, object]
-    """In the order they are told."""
+    """In the order they are printed."""
     rows: Sequence[Mapping[str, Any]] = ()
     """What was found, where that is a short list: groups, faults."""
     is_good: bool = True
@@ -33,8 +35,8 @@ class Summary:
         return "\n\n".join([*blocks, *self.notes])
 
     def json(self) -> str:
-        told = {**self.facts, **({"found": list(self.rows)} if self.rows else {}), "is_good": self.is_good}
-        return json.dumps(told, default=_plain, ensure_ascii=False)
+        content = {**self.facts, **({"found": list(self.rows)} if self.rows else {}), "is_good": self.is_good}
+        return json.dumps(content, default=_plain, ensure_ascii=False)
 
 
 def _aligned(lines: list[list[str]]) -> list[str]:
@@ -43,20 +45,12 @@ def _aligned(lines: list[list[str]]) -> list[str]:
 
 
 def _shown(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, datetime):
         return value.isoformat(sep=" ", timespec="seconds")
-    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    # What others wrote must not move a terminal's cursor.
-    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return text if len(text) <= CELL_MAX else text[: CELL_MAX - 1] + "…"
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else shown(value)
+    return shortened(safe(text), CELL_MAX)
 
 
 def _plain(value: object) -> object:

@@ -7,7 +7,7 @@ replaced by a mark, so that `order 17: no route to 10.0.0.5` and `order 18: no r
 Writes two tables and a page:
 
     TO/groups        one row a group: how many died and are still dead, first and last time, samples, trend
-    TO/letters       one row a message that is dead now: its id, where it lies, where it died, its group, its headers
+    TO/dead_letters  one row a message that is dead now: its id, where it lies, where it died, its group, its headers
     TO/report.html
 
 The time from the first death to the last row that was read is cut into slices. The trend compares the last quarter of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 GROUP = ["namespace", "queue", "reason", "error", "shape"]
-"""What the letters of a group have in common; `error` is the normalised one."""
+"""What the dead letters of a group have in common; `error` is the normalised one."""
 SAMPLES = 5
 SHOWN_MAX = 20
 REPORTED_MAX = 200
@@ -66,18 +66,18 @@ def triage(
     since: Since = None,
     until: Until = None,
 ) -> Summary:
-    """Group dead letters by reason, error and shape of body, and tell what each group is."""
+    """Group dead letters by reason, error and shape of body, and show what each group is."""
     place = local_path(to)
     rows_from = source(archive, queue, since, until)
     rows_from.check_queues(run)
 
     def once() -> Summary:
-        letters = rows_from.only(deaths(rows_from.rows(run, columns=list(COLUMNS)))).persist()
+        dead_letters = rows_from.only(deaths(rows_from.rows(run, columns=list(COLUMNS)))).persist()
         try:
-            Table(place / "groups").replace(groups(letters))
-            Table(place / "letters").replace(still_dead(letters))
+            Table(place / "groups").replace(groups(dead_letters))
+            Table(place / "dead_letters").replace(still_dead(dead_letters))
         finally:
-            letters.unpersist()
+            dead_letters.unpersist()
         found = Table(place / "groups").read(run.spark)
         page = place / "report.html"
         write_whole(page, _page(found, str(rows_from)).encode())
@@ -86,7 +86,7 @@ def triage(
     return run.repeat(once)
 
 
-# -- letters ----------------------------------------------------------------------------------------------------------
+# -- dead letters -----------------------------------------------------------------------------------------------------
 
 
 def deaths(rows: DataFrame) -> DataFrame:
@@ -97,7 +97,7 @@ def deaths(rows: DataFrame) -> DataFrame:
         "sequence",
         sql.col("at").alias("died_at"),
         sql.coalesce("reason", sql.lit("unknown")).alias("reason"),
-        sql.col("error").alias("said"),
+        sql.col("error").alias("error_text"),
         sql.coalesce("target_queue", "queue").alias("lies_in"),
         sql.coalesce("target_sequence", "sequence").alias("lies_at"),
     )
@@ -114,7 +114,7 @@ def deaths(rows: DataFrame) -> DataFrame:
         .join(published, "root", "left")
         .join(lasting, ["namespace", "lies_in", "lies_at"], "left")
         .withColumn("is_dead", sql.col("end").isNull())
-        .withColumn("error", normalised(sql.coalesce("said", sql.lit(""))))
+        .withColumn("error", normalised(sql.coalesce("error_text", sql.lit(""))))
         .withColumn("shape", shape(sql.col("body")))
         .withColumn("group", sql.substring(sql.sha2(sql.concat_ws("\0", *GROUP), 256), 1, 12))
         .crossJoin(sql.broadcast(rows.agg(sql.max("at").alias("read_until"))))
@@ -144,24 +144,24 @@ def shape(body: Column) -> Column:
     )
 
 
-def still_dead(letters: DataFrame) -> DataFrame:
-    """The letters that can be redriven."""
-    return letters.where("is_dead").select(
-        "group", "namespace", "queue", "lies_in", "message_id", "died_at", "reason", "said", "headers"
+def still_dead(dead_letters: DataFrame) -> DataFrame:
+    """The dead letters that can be redriven."""
+    return dead_letters.where("is_dead").select(
+        "group", "namespace", "queue", "lies_in", "message_id", "died_at", "reason", "error_text", "headers"
     )
 
 
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-def groups(letters: DataFrame) -> DataFrame:
+def groups(dead_letters: DataFrame) -> DataFrame:
     """One row a group, the one with most dead letters first."""
     from pyspark.sql import Window
 
     newest = sql.row_number().over(Window.partitionBy("group").orderBy(sql.desc("died_at"), "message_id"))
     sample = sql.when(sql.col("place") <= SAMPLES, sql.col("message_id"))
     found = (
-        letters.withColumn("place", newest)
+        dead_letters.withColumn("place", newest)
         .groupBy("group", *GROUP)
         .agg(
             sql.count(sql.lit(1)).alias("deaths"),
@@ -169,27 +169,27 @@ def groups(letters: DataFrame) -> DataFrame:
             sql.count_distinct("message_id").alias("messages"),
             sql.min("died_at").alias("first_at"),
             sql.max("died_at").alias("last_at"),
-            sql.max_by("said", "died_at").alias("last_error"),
+            sql.max_by("error_text", "died_at").alias("last_error"),
             sql.collect_list(sample).alias("samples"),
         )
     )
     return (
-        found.join(_slices(letters), "group")
+        found.join(_slices(dead_letters), "group")
         .withColumn("trend", _trend(sql.col("slices")))
         .orderBy(sql.desc("dead"), sql.desc("deaths"), "group")
     )
 
 
-def _slices(letters: DataFrame) -> DataFrame:
+def _slices(dead_letters: DataFrame) -> DataFrame:
     """How many died in each slice of the time from the first death of all to the last row that was read."""
-    edges = letters.agg(
+    edges = dead_letters.agg(
         sql.min(sql.unix_millis("died_at")).alias("first"), sql.max(sql.unix_millis("read_until")).alias("last")
     )
     # Counted from the end, so that one who died just now is in the last slice however short the time is.
     length = sql.greatest((sql.col("last") - sql.col("first") + 1) / SLICES, sql.lit(1.0))
     place = SLICES - 1 - sql.floor((sql.col("last") - sql.unix_millis("died_at")) / length)
     counts = (
-        letters.crossJoin(sql.broadcast(edges))
+        dead_letters.crossJoin(sql.broadcast(edges))
         .groupBy("group", place.alias("place"))
         .agg(sql.count(sql.lit(1)).alias("deaths"))
         .groupBy("group")
@@ -213,7 +213,7 @@ def _trend(slices: Column) -> Column:
     )
 
 
-# -- what is told -----------------------------------------------------------------------------------------------------
+# -- the summary and the page -----------------------------------------------------------------------------------------
 
 
 def _summary(found: DataFrame, page: Path) -> Summary:
@@ -240,15 +240,15 @@ def page_of(rows: list[dict[str, Any]], *, group_count: int, place: str) -> str:
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     headings = ["group", "queue", "dead", "deaths", "trend", "when", "reason", "first", "last"]
     table = report.table(headings, [_line(row) for row in rows], [_below(row) for row in rows])
-    told = {
+    facts = {
         "groups": group_count,
         "dead": sum(row["dead"] for row in rows),
         "deaths": sum(row["deaths"] for row in rows),
     }
-    said = (
+    subtitle = (
         f"From {place}; times in UTC. Redrive a group with: smista pipeline redrive FOLDER --group GROUP. Made {made}."
     )
-    return report.page("Smista dead letters", said, [report.facts(told), report.section("Groups", table)])
+    return report.page("Smista dead letters", subtitle, [report.facts(facts), report.section("Groups", table)])
 
 
 def _line(row: dict[str, Any]) -> list[object]:

@@ -1,127 +1,104 @@
-"""What all commands share: a structure that is both the request's schema and its meaning.
+"""What the commands of HTTP share.
 
-A command is one structure per name. Its fields are decoded straight from JSON or MessagePack, `run` does it, and the
-class says what it answers. `/v1/command`, REST, the stream and `/openapi.json` are all made from the same table.
+Most are the service's own (`smista.service.commands`), with a field for the namespace. Where HTTP takes or shows
+something in another way, a module here has a structure for it: a class derived from the service's, or one of its own.
+`/v1/command`, REST, the stream and `/openapi.json` are all made from the table of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import msgspec
-from msgspec import UNSET
 
-from smista.core.state import DEFAULT_NAMESPACE
-from smista.engine import Broker
 from smista.protocols.http.bounded import BoundedDecoder
-from smista.protocols.http.errors import InvalidRequest
 from smista.protocols.http.formats import JSON, MESSAGE_PACK, Decoder, Format
-from smista.protocols.places import Places
+from smista.service.command import Command, Operation, OperationMeta
+from smista.service.fields import Choice, Name
+from smista.service.session import Session
+from smista.service.values import DEFAULT_NAMESPACE
 
-if TYPE_CHECKING:
-    from smista.protocols.http.staging import Staging
-
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
-Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=1 << 52)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-PAGE_MAX = 10_000
-PageSize = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
-After = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""Where a page starts: behind what is on those before it."""
 SHOWN_AT_ONCE = 250
 """So many messages, or queues with their statistics, are shown in one turn of the loop."""
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """Fields of which one may be given; `is_required` where it must be."""
+class Call:
+    """One request, as a command needs to know it: whose it is, and the formats it came in and is answered in."""
 
-    fields: tuple[str, ...]
-    is_required: bool = True
-
-    def check(self, command: object) -> None:
-        given = [name for name in self.fields if not _is_absent(getattr(command, name))]
-        if len(given) > 1:
-            raise InvalidRequest(f"Both `{given[0]}` and `{given[1]}` are given; give one of them.")
-        if self.is_required and not given:
-            raise InvalidRequest(f"A required field is missing; give one of {', '.join(self._names)}.")
-
-    @property
-    def _names(self) -> list[str]:
-        return [f"`{name}`" for name in self.fields]
-
-
-def _is_absent(value: object) -> bool:
-    return value is None or value is UNSET
-
-
-class Door:
-    """Where a command came from: the broker it is for, what is staged, the formats it came in and is answered in, and
-    how many connections there may be."""
-
-    __slots__ = ("answer_format", "begun", "broker", "places", "request_format", "staging")
+    __slots__ = ("answer_format", "begun", "fair_turns", "request_format", "session")
 
     def __init__(
         self,
-        broker: Broker,
-        staging: Staging,
+        session: Session,
         request_format: Format,
         answer_format: Format,
-        places: Places | None = None,
         begun: Callable[[], None] = lambda: None,
     ) -> None:
         """`begun` is called by whoever read something long in turns, right before it does what was asked for: what was
         asked for later may be begun then."""
-        self.begun = begun
-        self.broker = broker
-        self.staging = staging
-        self.places = places or Places()
+        self.session = session
         self.request_format = request_format
         self.answer_format = answer_format
+        self.begun = begun
+        self.fair_turns = session.service.fair_turns
 
 
-class Runnable(Protocol):
-    """One thing to be done."""
+class HttpCommand(Protocol):
+    """What stands in the table: an operation of the service or of HTTP, in a namespace."""
 
     name: ClassVar[str]
-    answer: ClassVar[Any]
-    """The type of what `run` returns, or several."""
+    answer: ClassVar[tuple[Any, ...]]
     choices: ClassVar[tuple[Choice, ...]]
-    """What the types of the fields leave open; `run` checks it."""
+    changes: ClassVar[bool]
+    at_once: ClassVar[bool]
+    waits: ClassVar[str | None]
+    namespace: str
 
-    async def run(self, door: Door) -> object: ...
+    @property
+    def is_waiting(self) -> bool: ...
+
+    async def carry_out(self, call: Call) -> object:
+        """Do it; what to answer."""
+        ...
 
 
-class Command(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What nearly all commands are made from."""
+R = TypeVar("R")
 
-    name: ClassVar[str]
-    answer: ClassVar[Any]
-    choices: ClassVar[tuple[Choice, ...]] = ()
 
-    namespace: Name = DEFAULT_NAMESPACE
+class OwnCommand(Operation, Generic[R]):
+    """A command that HTTP puts together itself, of what a session can do."""
 
-    async def run(self, door: Door) -> object:
+    async def carry_out(self, call: Call) -> R:
         raise NotImplementedError
 
-    def check_choices(self) -> None:
-        for choice in self.choices:
-            choice.check(self)
 
+COMMANDS: dict[str, type[HttpCommand]] = {}
+DECODERS: dict[Format, dict[str, Decoder[HttpCommand]]] = {JSON: {}, MESSAGE_PACK: {}}
 
-COMMANDS: dict[str, type[Runnable]] = {}
-DECODERS: dict[Format, dict[str, Decoder[Runnable]]] = {JSON: {}, MESSAGE_PACK: {}}
-
-C = TypeVar("C", bound=type[Runnable])
+C = TypeVar("C", bound=type[Operation])
 
 
 def command(kind: C) -> C:
     """Enter a command into the table."""
-    COMMANDS[kind.name] = kind
+    entered = _in_namespace(kind)
+    COMMANDS[kind.name] = entered
     for each, decoders in DECODERS.items():
-        decoders[kind.name] = BoundedDecoder(kind, each, place="payload")
+        decoders[kind.name] = BoundedDecoder(entered, each, place="payload")
     return kind
 
 
-class Success(msgspec.Struct):
-    success: bool = True
+def _in_namespace(kind: type[Operation]) -> type[HttpCommand]:
+    """The class with a field for the namespace; it is what requests are decoded to."""
+    fields: dict[str, object] = {"__annotations__": {"namespace": Name}, "namespace": DEFAULT_NAMESPACE}
+    copied = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    if not hasattr(kind, "carry_out"):
+        copied["carry_out"] = _run
+    made = OperationMeta(kind.__name__, (kind,), fields | copied, kw_only=True)
+    return cast(type[HttpCommand], made)
+
+
+async def _run(self: Command[Any], call: Call) -> object:
+    """A command of the service that is taken and answered as it is."""
+    return await call.session.run(self)

@@ -1,31 +1,20 @@
-"""Receiving, and saying what became of it."""
+"""Receiving messages and settling them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from smista.core.errors import InvalidArgument
-from smista.engine import Delivery, Receipt
-from smista.errors import BrokerError
-from smista.protocols.http.commands.base import (
-    SHOWN_AT_ONCE,
-    Choice,
-    Command,
-    Door,
-    Milliseconds,
-    Name,
-    Seconds,
-    Success,
-    command,
-)
-from smista.protocols.http.dead_letter_places import place_of
-from smista.protocols.http.errors import ErrorBody, InvalidRequest, error_body
+from smista.errors import BrokerError, InvalidArgument, InvalidRequest
+from smista.protocols.http.commands.base import SHOWN_AT_ONCE, Call, OwnCommand, Seconds, command
+from smista.protocols.http.errors import ErrorBody, error_body
 from smista.protocols.http.messages import MessageView, fold, show_delivery
+from smista.service.fields import Choice, Milliseconds, Name
+from smista.service.values import Delivery, Receipt
 
 READ_AT_ONCE = 2_000
 """So many receipts are read in one turn of the loop."""
@@ -42,38 +31,36 @@ class Messages(msgspec.Struct):
     messages: list[MessageView]
 
 
-def show_received(delivery: Delivery, queue: str, door: Door, *, raw: bool = False) -> MessageView:
-    view = show_delivery(delivery, door.answer_format, raw=raw)
+def show_received(delivery: Delivery, queue: str, call: Call, *, raw: bool = False) -> MessageView:
+    view = show_delivery(delivery, call.answer_format, raw=raw)
     view.queue = queue
     view.receipt = delivery.receipt_text
     return view
 
 
 async def show_all_received(
-    deliveries: Sequence[Delivery], queue: str, door: Door, *, raw: bool = False
+    deliveries: Sequence[Delivery], queue: str, call: Call, *, raw: bool = False
 ) -> list[MessageView]:
     """Some at a time, and of several no headers are kept unfolded: they take many times what they take as text. What
     was for somebody who goes meanwhile is released."""
     views: list[MessageView] = []
     try:
-        async for delivery in door.broker.lane.in_turns(deliveries, SHOWN_AT_ONCE):
-            view = show_received(delivery, queue, door, raw=raw)
+        async for delivery in call.fair_turns.in_turns(deliveries, SHOWN_AT_ONCE):
+            view = show_received(delivery, queue, call, raw=raw)
             if len(deliveries) > 1:
-                fold(view, delivery.envelope, door.answer_format)
+                fold(view, delivery.envelope, call.answer_format)
             views.append(view)
     except asyncio.CancelledError:
-        if door.broker.failure is None and not door.broker.is_closed:
-            door.broker.release_now([delivery.receipt for delivery in deliveries])
+        call.session.give_back([delivery.receipt for delivery in deliveries])
         raise
     return views
 
 
 @command
-class Consume(Command):
+class Consume(OwnCommand[MessageView | NoMessage | Messages], changes=True, at_once=False, waits="timeout"):
     """Take the next message under a lease."""
 
-    name: ClassVar[str] = "queue.consume"
-    answer: ClassVar[Any] = (MessageView, NoMessage, Messages)
+    name = "queue.consume"
 
     queue: Name
     timeout: Annotated[float, msgspec.Meta(ge=0, le=20)] = 0
@@ -81,31 +68,29 @@ class Consume(Command):
     prefetch: Limit | None = None
     consumer: ConsumerName = ""
 
-    async def run(self, door: Door) -> MessageView | NoMessage | Messages:
+    async def carry_out(self, call: Call) -> MessageView | NoMessage | Messages:
         if self.prefetch is not None:
-            most = door.broker.queue_settings(self.queue, namespace=self.namespace).max_prefetch
+            most = call.session.queue_settings(self.queue).max_prefetch
             if self.prefetch > most:
                 raise InvalidArgument(f"prefetch is {self.prefetch}; queue {self.queue!r} allows 1 to {most}.")
-        deliveries = await door.broker.receive(
+        deliveries = await call.session.receive(
             self.queue,
             self.prefetch or 1,
             wait_ms=round(self.timeout * 1000),
             lease_ms=None if self.ack_deadline is None else round(self.ack_deadline * 1000),
             consumer=self.consumer,
-            namespace=self.namespace,
         )
-        views = await show_all_received(deliveries, self.queue, door)
+        views = await show_all_received(deliveries, self.queue, call)
         if self.prefetch is not None:
             return Messages(views)
         return views[0] if views else NoMessage()
 
 
 @command
-class Receive(Command):
+class Receive(OwnCommand[Messages], changes=True, at_once=False, waits="wait_ms"):
     """Take up to `limit` messages under a lease, waiting for the first if there is none."""
 
-    name: ClassVar[str] = "queue.receive"
-    answer: ClassVar[Any] = Messages
+    name = "queue.receive"
 
     queue: Name
     limit: Limit = 1
@@ -114,16 +99,15 @@ class Receive(Command):
     consumer: ConsumerName = ""
     raw: bool = False
 
-    async def run(self, door: Door) -> Messages:
-        deliveries = await door.broker.receive(
+    async def carry_out(self, call: Call) -> Messages:
+        deliveries = await call.session.receive(
             self.queue,
             self.limit,
             wait_ms=self.wait_ms,
             lease_ms=self.lease_ms,
             consumer=self.consumer,
-            namespace=self.namespace,
         )
-        return Messages(await show_all_received(deliveries, self.queue, door, raw=self.raw))
+        return Messages(await show_all_received(deliveries, self.queue, call, raw=self.raw))
 
 
 Action = Literal["requeued", "dead_lettered"]
@@ -160,33 +144,33 @@ def show_outcome(outcome: object) -> Result | None:
     return None if outcome is None else Result(action=common_action([outcome]))
 
 
-class Settle(Command):
+class Settle(OwnCommand[Settled], changes=True):
     """What names deliveries: a receipt, several, or a queue and a message id, for whoever holds the message now."""
 
-    choices: ClassVar[tuple[Choice, ...]] = (Choice(("receipt", "receipts", "message_id")),)
+    choices = (Choice(("receipt", "receipts", "message_id")),)
 
     queue: Name | None = None
     message_id: str | None = None
     receipt: str | None = None
     receipts: Annotated[list[str], msgspec.Meta(max_length=10_000)] | None = None
 
-    async def named(self, door: Door) -> list[Receipt | BrokerError]:
+    async def named(self, call: Call) -> list[Receipt | BrokerError]:
         self.check_choices()
         if self.message_id is not None:
             if self.queue is None:
                 raise InvalidRequest("The field `queue`, which `message_id` needs, is missing; give it.")
-            return [door.broker.receipt_for(self.queue, self.message_id, namespace=self.namespace)]
+            return [call.session.receipt_of(self.queue, self.message_id)]
         if self.receipt is not None:
-            return [door.broker.receipt(self.receipt)]
+            return [call.session.receipt(self.receipt)]
         named: list[Receipt | BrokerError] = []
-        async for text in door.broker.lane.in_turns(self.receipts or (), READ_AT_ONCE):
+        async for text in call.fair_turns.in_turns(self.receipts or (), READ_AT_ONCE):
             try:
-                named.append(door.broker.receipt(text))
+                named.append(call.session.receipt(text))
             except BrokerError as error:
                 named.append(error)
         return named
 
-    async def settled(self, door: Door, named: list[Receipt | BrokerError], outcomes: Sequence[object]) -> Settled:
+    async def settled(self, call: Call, named: list[Receipt | BrokerError], outcomes: Sequence[object]) -> Settled:
         """The answer, from what came of those receipts that could be read."""
         came = iter(outcomes)
         results = [one if isinstance(one, BrokerError) else next(came) for one in named]
@@ -195,8 +179,15 @@ class Settle(Command):
             if errors:
                 raise errors[0]
             return Settled(success=True, action=common_action(results))
-        shown = [show_outcome(one) async for one in door.broker.lane.in_turns(results, READ_AT_ONCE)]
+        shown = [show_outcome(one) async for one in call.fair_turns.in_turns(results, READ_AT_ONCE)]
         return Settled(success=not errors, action=common_action(results), results=shown)
+
+
+def give_back(answer: object, call: Call) -> None:
+    """What was received for a client that had gone by then returns to its place, unless the broker is at its end."""
+    views = answer.messages if isinstance(answer, Messages) else [answer]
+    texts = [view.receipt for view in views if isinstance(view, MessageView) and isinstance(view.receipt, str)]
+    call.session.give_back([call.session.receipt(text) for text in texts])
 
 
 def readable(named: list[Receipt | BrokerError]) -> list[Receipt]:
@@ -207,71 +198,50 @@ def readable(named: list[Receipt | BrokerError]) -> list[Receipt]:
 class Acknowledge(Settle):
     """These deliveries succeeded: their messages are done."""
 
-    name: ClassVar[str] = "queue.ack"
-    answer: ClassVar[Any] = Settled
+    name = "queue.ack"
 
-    async def run(self, door: Door) -> Settled:
-        named = await self.named(door)
-        return await self.settled(door, named, await door.broker.acknowledge(readable(named)))
+    async def carry_out(self, call: Call) -> Settled:
+        named = await self.named(call)
+        return await self.settled(call, named, await call.session.acknowledge(readable(named)))
 
 
 @command
 class Nack(Settle):
     """These deliveries failed: retried after a back-off, or dead letters."""
 
-    name: ClassVar[str] = "queue.nack"
-    answer: ClassVar[Any] = Settled
+    name = "queue.nack"
 
     requeue: bool = True
     delay_ms: Milliseconds | None = None
     error: str = ""
 
-    async def run(self, door: Door) -> Settled:
-        named = await self.named(door)
-        outcomes = await door.broker.nack(
+    async def carry_out(self, call: Call) -> Settled:
+        named = await self.named(call)
+        outcomes = await call.session.nack(
             readable(named), requeue=self.requeue, delay_ms=self.delay_ms, error=self.error
         )
-        return await self.settled(door, named, outcomes)
+        return await self.settled(call, named, outcomes)
 
 
 @command
 class Release(Settle):
     """Back to their places, not counted as failures."""
 
-    name: ClassVar[str] = "queue.release"
-    answer: ClassVar[Any] = Settled
+    name = "queue.release"
 
-    async def run(self, door: Door) -> Settled:
-        named = await self.named(door)
-        return await self.settled(door, named, await door.broker.release(readable(named)))
+    async def carry_out(self, call: Call) -> Settled:
+        named = await self.named(call)
+        return await self.settled(call, named, await call.session.release(readable(named)))
 
 
 @command
 class Extend(Settle, kw_only=True):
     """The leases now end `lease_ms` from now."""
 
-    name: ClassVar[str] = "queue.extend"
-    answer: ClassVar[Any] = Settled
+    name = "queue.extend"
 
     lease_ms: Milliseconds
 
-    async def run(self, door: Door) -> Settled:
-        named = await self.named(door)
-        return await self.settled(door, named, await door.broker.extend(readable(named), self.lease_ms))
-
-
-@command
-class DeleteMessage(Command):
-    """Remove one message of a queue, or of its dead letters, by its id, in whatever state it is; whoever holds it finds
-    its receipt to be stale."""
-
-    name: ClassVar[str] = "queue.delete_message"
-    answer: ClassVar[Any] = Success
-
-    queue: Name
-    message_id: str
-
-    async def run(self, door: Door) -> Success:
-        place = await place_of(door.broker, self.queue, self.message_id, self.namespace)
-        await door.broker.delete_message(place, self.message_id, namespace=self.namespace)
-        return Success()
+    async def carry_out(self, call: Call) -> Settled:
+        named = await self.named(call)
+        return await self.settled(call, named, await call.session.extend(readable(named), self.lease_ms))

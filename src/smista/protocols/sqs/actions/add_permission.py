@@ -1,4 +1,4 @@
-"""AddPermission: a statement more in the queue's policy. Policies are kept and shown, not enforced."""
+"""AddPermission: add a statement to the policy of a queue. Policies are stored and shown, not enforced."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 
 import msgspec
 
-from smista.protocols import queue_annotations
 from smista.protocols.sqs import attributes
 from smista.protocols.sqs.actions.base import NOTHING, Answer, QueueParameters
 from smista.protocols.sqs.addresses import is_account
 from smista.protocols.sqs.call import Call, Target
 from smista.protocols.sqs.errors import OVER_LIMIT, SqsError, invalid, invalid_value, missing
 from smista.protocols.sqs.policy import Policy, excess, statements_of
+from smista.service import queue_annotations
 
 GRANTABLE = frozenset(
     (
@@ -100,7 +100,6 @@ def written(policy: Policy) -> str:
 
 
 async def write_policy(call: Call, target: Target, policy: Policy) -> None:
-    draft = attributes.Draft(call.declared(target), call.limits, lambda text: text)
-    draft.keep("Policy", written(policy) if policy["Statement"] else "")
-    settings = attributes.stamp(draft.result(), call.broker.now_ms())
-    await call.broker.alter_queue(target.name, settings, namespace=target.namespace)
+    draft = attributes.Draft(target.declared(), call.limits, lambda text: text)
+    draft.annotate("Policy", written(policy) if policy["Statement"] else "")
+    await target.alter(attributes.stamp(draft.result(), call.service.now_ms()))

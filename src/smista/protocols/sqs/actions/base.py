@@ -1,6 +1,6 @@
-"""What every action is: its parameters as a structure, named as on the wire, and how it is run.
+"""What all actions have: parameters as a structure, named as on the wire, and a method that runs them.
 
-All parameters may be left out as far as reading goes: what is missing is answered by the action, in SQS's words.
+No parameter is required when a request is decoded: what is missing is refused by the action, in SQS's words.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Answer(msgspec.Struct, rename="pascal", omit_defaults=True):
 
 
 class Nothing(Answer):
-    """Success, and nothing to say about it."""
+    """Success, without a result."""
 
     has_result: ClassVar[bool] = False
 
@@ -47,7 +47,7 @@ class Action(Protocol):
 
 
 class Parameters(msgspec.Struct, rename="pascal", kw_only=True):
-    """Of an action that is not about one queue, or names it otherwise."""
+    """Of an action that has no QueueUrl."""
 
     is_reading: ClassVar[bool] = False
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from smista.errors import RedriveEnded, RedriveNotFound
 from smista.protocols.sqs.actions.base import Answer, Parameters
 from smista.protocols.sqs.actions.start_message_move_task import find_by_arn
 from smista.protocols.sqs.call import Call
 from smista.protocols.sqs.errors import RESOURCE_NOT_FOUND, UNSUPPORTED_OPERATION, SqsError, invalid, missing
 from smista.protocols.sqs.move_tasks import read_handle
+from smista.service.commands.redrives import CancelRedrive
 
 
 class CancelledAnswer(Answer, rename="pascal"):
@@ -24,11 +26,10 @@ class CancelMessageMoveTask(Parameters, rename="pascal", kw_only=True):
         if handle is None:
             raise invalid("Value for parameter TaskHandle is invalid.")
         source = find_by_arn(call, handle.source_arn, "SourceArn")
-        tasks = call.memory.move_tasks.of((source.namespace, source.name), call.broker)
-        task = next((task for task in tasks if task.handle == self.task_handle), None)
-        if task is None:
-            raise SqsError(RESOURCE_NOT_FOUND, "Task does not exist.")
-        if not task.is_active:
-            raise SqsError(UNSUPPORTED_OPERATION, "Only active tasks can be cancelled.")
-        task.status = "CANCELLING"
-        return CancelledAnswer(task.moved)
+        try:
+            task = await source.session.run(CancelRedrive(source.name, handle.task_id))
+        except RedriveNotFound:
+            raise SqsError(RESOURCE_NOT_FOUND, "Task does not exist.") from None
+        except RedriveEnded:
+            raise SqsError(UNSUPPORTED_OPERATION, "Only active tasks can be cancelled.") from None
+        return CancelledAnswer(task.redriven)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from smista.core.errors import NamespaceNotFound, QueueNotFound
-from smista.core.settings import QueueSettings
+from smista.errors import QueueNotFound
 from smista.protocols.sqs import attributes
 from smista.protocols.sqs.actions.base import Answer, Parameters
 from smista.protocols.sqs.actions.tag_queue import check_tags
@@ -20,6 +19,9 @@ from smista.protocols.sqs.errors import (
     invalid,
     missing,
 )
+from smista.service.permission import Permission
+from smista.service.session import Session
+from smista.service.values import QueueSettings
 
 RECENT_MS = 60_000
 
@@ -49,7 +51,8 @@ class CreateQueue(Parameters, rename="pascal", kw_only=True):
                 "with .fifo suffix and be 1 to 80 in length."
             )
         tags = check_tags(self.tags or self.tags_of_query or {}, call.limits)
-        namespace = call.namespace(call.account, call.region)
+        session = call.session
+        session.check(Permission.CONFIGURE, name)
         # This action documents no OverLimit.
         draft = attributes.Draft(
             attributes.DEFAULT,
@@ -60,21 +63,21 @@ class CreateQueue(Parameters, rename="pascal", kw_only=True):
         attributes.take(draft, given, is_fifo=is_fifo)
         settings = attributes.with_tags(draft.result(), tags)
         try:
-            present = call.broker.declared_settings(name, namespace=namespace)
-        except (QueueNotFound, NamespaceNotFound):
-            self._check_timing(call, namespace, name)
-            settings = attributes.stamp(settings, call.broker.now_ms(), is_new=True)
-            await call.broker.declare_queue(name, settings, namespace=namespace)
+            present = session.declared_settings(name)
+        except QueueNotFound:
+            self._check_timing(call, session, name)
+            settings = attributes.stamp(settings, call.service.now_ms(), is_new=True)
+            await session.declare_queue(name, settings)
         else:
-            self._compare(call, Target(name, namespace, call.account, call.region, present), settings)
+            self._compare(call, Target(name, call.account, call.region, present, session), settings)
         return QueueUrlAnswer(call.url(name, call.account, call.region))
 
-    def _check_timing(self, call: Call, namespace: str, name: str) -> None:
-        deleted_at_ms = call.memory.deleted_at_ms.get((namespace, name))
+    def _check_timing(self, call: Call, session: Session, name: str) -> None:
+        deleted_at_ms = call.memory.deleted_at_ms.get((session.namespace, name))
         if (
             call.settings.strict_timing
             and deleted_at_ms is not None
-            and call.broker.now_ms() < deleted_at_ms + RECENT_MS
+            and call.service.now_ms() < deleted_at_ms + RECENT_MS
         ):
             raise SqsError(
                 QUEUE_DELETED_RECENTLY,
@@ -82,7 +85,7 @@ class CreateQueue(Parameters, rename="pascal", kw_only=True):
             )
 
     def _compare(self, call: Call, present: Target, asked: QueueSettings) -> None:
-        """Only what was given counts, in the words of SQS, so that 030 is 30."""
+        """Only attributes that are given count, as they are shown: 030 is 30."""
         before, after = _shown(call, present, present.settings), _shown(call, present, asked)
         for name in self.attributes or {}:
             if attributes.show(before, name) != attributes.show(after, name):
@@ -92,5 +95,5 @@ class CreateQueue(Parameters, rename="pascal", kw_only=True):
                 )
 
 
-def _shown(call: Call, target: Target, settings: QueueSettings) -> attributes.Shown:
-    return attributes.Shown(target.name, settings, dict(settings.annotations), target.arn)
+def _shown(call: Call, target: Target, settings: QueueSettings) -> attributes.QueueView:
+    return attributes.QueueView(target.name, settings, dict(settings.annotations), target.arn)

@@ -1,4 +1,4 @@
-"""DeleteMessage: the message was dealt with."""
+"""DeleteMessage: acknowledge a delivery."""
 
 from __future__ import annotations
 

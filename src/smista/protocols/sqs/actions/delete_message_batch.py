@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from smista.core.message import Receipt
 from smista.protocols.sqs.actions.base import Answer, Failed, QueueParameters, check_entries, failed
 from smista.protocols.sqs.call import Call
 from smista.protocols.sqs.deleting import delete, read
 from smista.protocols.sqs.errors import SqsError
+from smista.service.values import Receipt
 
 
 class DeleteEntry(msgspec.Struct, rename="pascal", kw_only=True):

@@ -9,6 +9,7 @@ import msgspec
 from smista.protocols.sqs import attributes
 from smista.protocols.sqs.actions.base import Answer, QueueParameters
 from smista.protocols.sqs.call import Call
+from smista.service.commands.queues import ShowStats
 
 
 class QueueAttributesAnswer(Answer, rename="pascal", omit_defaults=True):
@@ -30,8 +31,8 @@ class GetQueueAttributes(QueueParameters, rename="pascal", kw_only=True):
             return QueueAttributesAnswer()
         asked = sorted(attributes.NAMES) if "All" in names else names
         settings = target.settings
-        queue = attributes.Shown(target.name, settings, dict(settings.annotations), target.arn)
-        stats = call.broker.stats(target.name, namespace=target.namespace)
+        queue = attributes.QueueView(target.name, settings, dict(settings.annotations), target.arn)
+        stats = await target.session.run(ShowStats(target.name))
         shown = {}
         for name in asked:
             field = attributes.COUNTS.get(name)

@@ -11,6 +11,7 @@ from smista.protocols.sqs.actions.create_queue import QueueUrlAnswer
 from smista.protocols.sqs.addresses import is_account
 from smista.protocols.sqs.call import Call
 from smista.protocols.sqs.errors import INVALID_ADDRESS, SqsError, missing
+from smista.service.permission import Permission
 
 
 class GetQueueUrl(Parameters, rename="pascal", kw_only=True):
@@ -25,4 +26,5 @@ class GetQueueUrl(Parameters, rename="pascal", kw_only=True):
         if self.owner and not is_account(self.owner):
             raise SqsError(INVALID_ADDRESS, f"The account {self.owner[:100]} is not one: an account has 12 digits.")
         target = call.find(self.queue_name, self.owner)
+        target.session.check(Permission.MONITOR, target.name)
         return QueueUrlAnswer(call.url(target.name, target.account, target.region))

@@ -26,8 +26,6 @@ class ListDeadLetterSourceQueues(QueueParameters, rename="pascal", kw_only=True)
 
     async def run(self, call: Call) -> Answer:
         target = call.target(self.queue_url)
-        names, token = await page(
-            call.broker, target.namespace, self.max_results, self.next_token, accepts=is_source(target)
-        )
+        names, token = await page(target.session, self.max_results, self.next_token, accepts=is_source(target))
         urls = [call.url(name, target.account, target.region) for name in names]
         return SourceQueuesAnswer(urls, token or msgspec.UNSET)

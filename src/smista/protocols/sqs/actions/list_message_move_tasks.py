@@ -8,8 +8,11 @@ import msgspec
 
 from smista.protocols.sqs.actions.base import Answer, Parameters, check_range
 from smista.protocols.sqs.actions.start_message_move_task import find_by_arn
-from smista.protocols.sqs.call import Call
-from smista.protocols.sqs.move_tasks import KEPT_PER_QUEUE, MoveTask
+from smista.protocols.sqs.call import Call, Target
+from smista.protocols.sqs.move_tasks import handle_of, status_of
+from smista.service.commands.redrives import ListRedrives, RedriveAnswer
+
+RESULTS_MAX = 10
 
 
 class TaskView(msgspec.Struct, rename="pascal", omit_defaults=True):
@@ -37,21 +40,22 @@ class ListMessageMoveTasks(Parameters, rename="pascal", kw_only=True):
     async def run(self, call: Call) -> Answer:
         source = find_by_arn(call, self.source_arn, "SourceArn")
         limit = 1 if self.max_results is None else self.max_results
-        check_range(limit, "MaxResults", 1, KEPT_PER_QUEUE, "Must be between 1 and 10, if provided.")
-        tasks = call.memory.move_tasks.of((source.namespace, source.name), call.broker)
-        return TasksAnswer([_view(task) for task in tasks[:limit]])
+        check_range(limit, "MaxResults", 1, RESULTS_MAX, "Must be between 1 and 10, if provided.")
+        found = await source.session.run(ListRedrives(source.name))
+        return TasksAnswer([_view(task, source) for task in found.redrives[:limit]])
 
 
-def _view(task: MoveTask) -> TaskView:
+def _view(task: RedriveAnswer, source: Target) -> TaskView:
+    status, failure = status_of(task)
     return TaskView(
-        task.status,
-        task.source_arn,
-        task.moved,
-        task.to_move,
+        status,
+        source.arn(),
+        task.redriven,
+        task.expected,
         task.started_at_ms,
         # Only what is running can still be cancelled by it.
-        task.handle if task.status == "RUNNING" else None,
-        task.to_arn,
-        task.rate,
-        task.failure,
+        handle_of(task, source) if status == "RUNNING" else None,
+        None if task.to is None else source.arn(task.to),
+        None if task.per_second is None else round(task.per_second),
+        failure,
     )

@@ -9,6 +9,7 @@ import msgspec
 from smista.protocols.sqs import attributes
 from smista.protocols.sqs.actions.base import Answer, QueueParameters
 from smista.protocols.sqs.call import Call
+from smista.service.permission import Permission
 
 
 class QueueTagsAnswer(Answer, rename="pascal", omit_defaults=True):
@@ -19,4 +20,6 @@ class ListQueueTags(QueueParameters, rename="pascal", kw_only=True):
     is_reading: ClassVar[bool] = True
 
     async def run(self, call: Call) -> Answer:
-        return QueueTagsAnswer(attributes.tags(call.target(self.queue_url).settings))
+        target = call.target(self.queue_url)
+        target.session.check(Permission.MONITOR, target.name)
+        return QueueTagsAnswer(attributes.tags(target.settings))

@@ -24,7 +24,6 @@ class ListQueues(Parameters, rename="pascal", kw_only=True):
     next_token: str | None = None
 
     async def run(self, call: Call) -> Answer:
-        namespace = call.namespace(call.account, call.region)
         prefix = self.queue_name_prefix or ""
-        shown, token = await page(call.broker, namespace, self.max_results, self.next_token, prefix=prefix)
+        shown, token = await page(call.session, self.max_results, self.next_token, prefix=prefix)
         return ListQueuesAnswer([call.url(name, call.account, call.region) for name in shown], token)

@@ -6,17 +6,16 @@ import base64
 import binascii
 from collections.abc import Callable
 
-from smista.core.settings import QueueSettings
-from smista.engine import Broker
 from smista.protocols.sqs.actions.base import check_range
 from smista.protocols.sqs.errors import invalid
+from smista.service.session import Session
+from smista.service.values import QueueSettings
 
 PAGE_MAX = 1000
 
 
 async def page(
-    broker: Broker,
-    namespace: str,
+    session: Session,
     max_results: int | None,
     next_token: str | None,
     *,
@@ -29,10 +28,8 @@ async def page(
             max_results, "MaxResults", 1, PAGE_MAX, "MaxResults must be an integer between 1 and 1000, if provided."
         )
     after = _read(next_token) if next_token else ""
-    if namespace not in broker.namespaces():
-        return [], None
     limit = max_results or PAGE_MAX
-    names = await broker.queue_page(prefix=prefix, after=after, limit=limit + 1, accepts=accepts, namespace=namespace)
+    names = await session.queue_page(prefix=prefix, after=after, limit=limit + 1, accepts=accepts)
     shown = names[:limit]
     more = len(names) > limit and max_results is not None
     return shown, base64.urlsafe_b64encode(shown[-1].encode()).decode() if more else None

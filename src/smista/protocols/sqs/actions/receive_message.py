@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 
 import msgspec
 
-from smista.core.calendar import TICK_MS
-from smista.core.message import FOREVER_MS
-from smista.engine.delivery import Delivery
-from smista.errors import BrokerClosed, BrokerError
-from smista.protocols import queue_annotations
+from smista.errors import BrokerClosed
 from smista.protocols.sqs import attributes, message_attributes, receipts
 from smista.protocols.sqs.actions.base import Answer, QueueParameters, check_range
 from smista.protocols.sqs.call import Call, Target
@@ -20,9 +15,11 @@ from smista.protocols.sqs.dead_letter_policy import received_before
 from smista.protocols.sqs.errors import INVALID_ATTRIBUTE_NAME, OVER_LIMIT, SqsError, invalid_value
 from smista.protocols.sqs.message_attributes import ENCODING_HEADER, AttributeValue
 from smista.protocols.sqs.sending import sequence_number
+from smista.service import queue_annotations
+from smista.service.values import FOREVER_MS, TICK_MS, Delivery
 
 AT_ONCE_BYTES = 64 << 10
-"""Of messages that are looked through in one turn of the loop, or one message: its hash alone takes 2 ms for 1 MiB."""
+"""Of messages that are shown in one turn of the loop, or one message: to hash 1 MiB takes 2 ms."""
 WAIT = attributes.PREFIX + "ReceiveMessageWaitTimeSeconds"
 WAIT_S_MAX = 20
 SYSTEM_ATTRIBUTES = frozenset(
@@ -72,14 +69,14 @@ class ReceiveMessage(QueueParameters, rename="pascal", kw_only=True):
         limit, lease_ms, wait_ms = self._checked(call, target)
         system_names = self._system_names()
         attempt = self._attempt(target)
-        deliveries = await self._again(call, attempt, lease_ms) if attempt is not None else None
+        deliveries = await self._again(call, target, attempt, lease_ms) if attempt is not None else None
         if deliveries is None:
             self._check_in_flight(call, target, wait_ms)
             deliveries = await self._receive(call, target, limit, lease_ms, wait_ms)
             if attempt is not None and deliveries:
-                call.memory.attempts.keep(attempt, [one.receipt for one in deliveries], call.broker.now_ms())
+                call.memory.attempts.keep(attempt, [one.receipt for one in deliveries], call.service.now_ms())
             if deliveries and lease_ms == 0:
-                # Until the broker has seen that the lease is over, so that whoever looks again finds the message again.
+                # Until the broker has seen that the lease is over, so that the next receive finds the message again.
                 await asyncio.sleep(2 * TICK_MS / 1000)
         if not deliveries:
             return EMPTY
@@ -90,7 +87,7 @@ class ReceiveMessage(QueueParameters, rename="pascal", kw_only=True):
             some_bytes += len(one.body)
             if some_bytes >= AT_ONCE_BYTES:
                 some_bytes = 0
-                await call.broker.lane.turn()
+                await call.service.fair_turns.turn()
         return answer
 
     def _checked(self, call: Call, target: Target) -> tuple[int, int, int]:
@@ -109,7 +106,7 @@ class ReceiveMessage(QueueParameters, rename="pascal", kw_only=True):
             )
             lease_ms = self.visibility_timeout * 1000
         elif lease_ms >= FOREVER_MS:
-            # Another door's queue, whose consumers hold messages as long as they are connected. Nobody is, here.
+            # Declared over a protocol whose consumers hold messages as long as they are connected; none is, here.
             lease_ms = 30_000
         wait_s = self.wait_time_seconds
         if wait_s is None:
@@ -131,10 +128,10 @@ class ReceiveMessage(QueueParameters, rename="pascal", kw_only=True):
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def _check_in_flight(self, call: Call, target: Target, wait_ms: int) -> None:
-        # The count of all is at hand, that of those in flight is not.
-        if call.broker.message_count(target.name, namespace=target.namespace) < call.limits.in_flight:
+        # To count all messages is cheap, to count those in flight is not.
+        if target.session.message_count(target.name) < call.limits.in_flight:
             return
-        stats = call.broker.stats(target.name, namespace=target.namespace)
+        stats = target.session.stats(target.name)
         if stats.in_flight >= call.limits.in_flight:
             raise SqsError(
                 OVER_LIMIT,
@@ -142,29 +139,19 @@ class ReceiveMessage(QueueParameters, rename="pascal", kw_only=True):
             )
 
     async def _receive(self, call: Call, target: Target, limit: int, lease_ms: int, wait_ms: int) -> list[Delivery]:
-        broker, is_fifo = call.broker, target.settings.ordered
-        deliveries = await broker.receive(
-            target.name, limit, lease_ms=lease_ms, several_per_group=is_fifo, namespace=target.namespace
-        )
+        session, is_fifo = target.session, target.settings.ordered
+        deliveries = await session.receive(target.name, limit, lease_ms=lease_ms, several_per_group=is_fifo)
         if deliveries or not wait_ms:
             return deliveries
 
         def give_back(late: list[Delivery]) -> None:
-            with contextlib.suppress(BrokerError):
-                broker.release_now([delivery.receipt for delivery in late])
+            session.give_back([delivery.receipt for delivery in late])
 
-        waiting = broker.receive(
-            target.name,
-            limit,
-            wait_ms=wait_ms,
-            lease_ms=lease_ms,
-            several_per_group=is_fifo,
-            namespace=target.namespace,
-        )
+        waiting = session.receive(target.name, limit, wait_ms=wait_ms, lease_ms=lease_ms, several_per_group=is_fifo)
         try:
             return await call.wait(waiting, give_back)
         except BrokerClosed:
-            # We are stopping: the poll has just been a short one.
+            # The broker is stopping: the poll ends early.
             return []
 
     def _attempt(self, target: Target) -> tuple[str, str, str] | None:
@@ -179,15 +166,17 @@ class ReceiveMessage(QueueParameters, rename="pascal", kw_only=True):
             )
         return target.namespace, target.name, id
 
-    async def _again(self, call: Call, attempt: tuple[str, str, str], lease_ms: int) -> list[Delivery] | None:
+    async def _again(
+        self, call: Call, target: Target, attempt: tuple[str, str, str], lease_ms: int
+    ) -> list[Delivery] | None:
         """The messages of the same attempt, if all of them are still held as they were."""
         attempts = call.memory.attempts
-        receipts = attempts.find(attempt, call.broker.now_ms())
+        receipts = attempts.find(attempt, call.service.now_ms())
         if receipts is None:
             return None
-        outcomes = await call.broker.extend(receipts, lease_ms)
+        outcomes = await target.session.extend(receipts, lease_ms)
         if not any(outcome is not None for outcome in outcomes):
-            deliveries = await call.broker.held_deliveries(receipts)
+            deliveries = await target.session.held(receipts)
             if len(deliveries) == len(receipts):
                 return deliveries
         attempts.forget(attempt)
@@ -201,21 +190,21 @@ def _received(
     call: Call, target: Target, delivery: Delivery, system_names: frozenset[str], names: list[str] | None
 ) -> Received:
     data = delivery.body
-    kept = message_attributes.read(delivery.envelope.properties)
-    shown = kept.attributes
+    stored = message_attributes.read(delivery.envelope.properties)
+    shown = stored.attributes
     try:
         body = data.decode()
         is_text = message_attributes.is_xml_text(data) or call.limits.any_character
     except UnicodeDecodeError:
         is_text = False
     if not is_text:
-        # From another door. SQS knows text only, so it is told by an attribute that this is not the body itself.
+        # Of another protocol. SQS has text only, so an attribute says that this is base64.
         data = base64.b64encode(data)
         body = data.decode()
         shown = {**shown, ENCODING_HEADER: ("String", "base64")}
     received = Received(delivery.id, receipts.write(delivery), message_attributes.md5(data), body)
     if system_names:
-        received.attributes = _system_attributes(call, target, delivery, kept.trace_header, system_names)
+        received.attributes = _system_attributes(call, target, delivery, stored.trace_header, system_names)
     if names:
         chosen = message_attributes.chosen(shown, names)
         if chosen:
@@ -232,7 +221,7 @@ def _system_attributes(
     shown: dict[str, str | None] = {
         "SenderId": target.account,
         "SentTimestamp": str(delivery.created_at_ms),
-        "ApproximateReceiveCount": str(delivery.delivery_count + received_before(call, target, delivery.deaths)),
+        "ApproximateReceiveCount": str(delivery.delivery_count + received_before(target, delivery.deaths)),
         "ApproximateFirstReceiveTimestamp": str(first_at_ms),
         "MessageGroupId": envelope.group,
         "AWSTraceHeader": trace_header,

@@ -1,4 +1,4 @@
-"""RemovePermission: a statement less in the queue's policy."""
+"""RemovePermission: remove a statement from the policy of a queue."""
 
 from __future__ import annotations
 

@@ -28,14 +28,14 @@ class SendMessage(MessageParameters, rename="pascal", kw_only=True):
     async def run(self, call: Call) -> Answer:
         target = call.target(self.queue_url)
         call.check_key(target)
-        ready = prepare(self, target, call.limits, trace_header=call.trace_header)
-        [published] = await call.broker.publish(target.name, (ready.publication,), namespace=target.namespace)
+        prepared = prepare(self, target, call.limits, trace_header=call.trace_header)
+        [published] = await target.session.publish(target.name, (prepared.publication,))
         if isinstance(published, BrokerError):
             raise published
         return SendMessageAnswer(
-            ready.md5_of_body,
+            prepared.md5_of_body,
             published.id,
-            ready.md5_of_attributes,
-            ready.md5_of_system_attributes,
+            prepared.md5_of_attributes,
+            prepared.md5_of_system_attributes,
             sequence_number(published.number) if target.settings.ordered else None,
         )

@@ -9,10 +9,10 @@ from smista.protocols.sqs.actions.base import Answer, Failed, QueueParameters, c
 from smista.protocols.sqs.call import Call
 from smista.protocols.sqs.errors import BATCH_TOO_LONG, SqsError
 from smista.protocols.sqs.limits import MIB
-from smista.protocols.sqs.sending import MessageParameters, Ready, check_ids, prepare, sequence_number
+from smista.protocols.sqs.sending import MessageParameters, Prepared, check_ids, prepare, sequence_number
 
 PREPARED_AT_ONCE = 50
-"""Entries of a batch, in one turn of the loop: AWS has no longer ones, `relaxed` has."""
+"""Entries of a batch in one turn of the loop; only with `relaxed` may there be more."""
 
 
 class SendEntry(MessageParameters, rename="pascal", kw_only=True):
@@ -43,21 +43,19 @@ class SendMessageBatch(QueueParameters, rename="pascal", kw_only=True):
         self._check_size(call)
         for _, entry in entries:
             check_ids(entry, target, is_batch=True)
-        ready: list[tuple[str, Ready]] = []
+        prepared: list[tuple[str, Prepared]] = []
         answer = SendBatchAnswer([], [])
-        async for id, entry in call.broker.lane.in_turns(entries, PREPARED_AT_ONCE):
+        async for id, entry in call.service.fair_turns.in_turns(entries, PREPARED_AT_ONCE):
             try:
                 one = prepare(entry, target, call.limits, trace_header=call.trace_header, is_batch=True)
-                ready.append((id, one))
+                prepared.append((id, one))
             except SqsError as error:
                 answer.failed.append(failed(id, error))
-        if not ready:
+        if not prepared:
             return answer
-        results = await call.broker.publish(
-            target.name, [one.publication for _, one in ready], namespace=target.namespace
-        )
+        results = await target.session.publish(target.name, [one.publication for _, one in prepared])
         is_fifo = target.settings.ordered
-        for (id, one), published in zip(ready, results, strict=True):
+        for (id, one), published in zip(prepared, results, strict=True):
             if isinstance(published, BrokerError):
                 answer.failed.append(failed(id, published))
                 continue

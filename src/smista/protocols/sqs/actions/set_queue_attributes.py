@@ -16,9 +16,8 @@ class SetQueueAttributes(QueueParameters, rename="pascal", kw_only=True):
         target = call.target(self.queue_url)
         if not self.attributes:
             raise missing("Attribute.Name")
-        settings = call.declared(target)
+        settings = target.declared()
         draft = attributes.Draft(settings, call.limits, finder(call, target.name, target.account, target.region))
         attributes.take(draft, self.attributes, is_fifo=settings.ordered)
-        changed = attributes.stamp(draft.result(), call.broker.now_ms())
-        await call.broker.alter_queue(target.name, changed, namespace=target.namespace)
+        await target.alter(attributes.stamp(draft.result(), call.service.now_ms()))
         return NOTHING

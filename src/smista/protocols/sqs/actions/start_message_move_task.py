@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from smista.core.errors import NamespaceNotFound, QueueNotFound
+from smista.errors import NamespaceNotFound, QueueNotFound, RedriveRunning
 from smista.protocols.sqs.actions.base import Answer, Parameters
 from smista.protocols.sqs.addresses import read_arn
 from smista.protocols.sqs.call import Call, Target
-from smista.protocols.sqs.dead_letter_policy import sources
+from smista.protocols.sqs.dead_letter_policy import has_sources
 from smista.protocols.sqs.errors import RESOURCE_NOT_FOUND, UNSUPPORTED_OPERATION, SqsError, invalid, missing
-from smista.protocols.sqs.move_tasks import MoveTask
+from smista.protocols.sqs.move_tasks import handle_of
+from smista.service.commands.redrives import StartRedrive
 
 RATE_MAX = 500
 
@@ -30,7 +31,7 @@ class StartMessageMoveTask(Parameters, rename="pascal", kw_only=True):
                 f"Value {rate} for parameter MaxNumberOfMessagesPerSecond is invalid. Reason: You must enter a value "
                 f"between 1 and {RATE_MAX}."
             )
-        if not await sources(call, source):
+        if not await has_sources(source):
             raise invalid("Source queue must be configured as a Dead Letter Queue.")
         to = None
         if self.destination_arn:
@@ -39,16 +40,18 @@ class StartMessageMoveTask(Parameters, rename="pascal", kw_only=True):
                 raise SqsError(UNSUPPORTED_OPERATION, "The source and the destination must be queues of the same type.")
             if (to.namespace, to.name) == (source.namespace, source.name):
                 raise invalid("The destination must be another queue than the source.")
-        tasks = call.memory.move_tasks
-        key = (source.namespace, source.name)
-        if any(task.is_active for task in tasks.of(key, call.broker)):
+            if to.namespace != source.namespace:
+                raise invalid("The destination must be in the account of the source.")
+        try:
+            task = await source.session.run(
+                StartRedrive(queue=source.name, to=None if to is None else to.name, per_second=rate, alone=True)
+            )
+        except RedriveRunning:
             raise invalid(
                 "There is already a task running. Only one active task is allowed for a source queue arn at a given "
                 "time."
-            )
-        task = MoveTask(self.source_arn or "", None if to is None else to.name, self.destination_arn or None, rate)
-        await tasks.start(key, task, call.broker)
-        return TaskHandleAnswer(task.handle)
+            ) from None
+        return TaskHandleAnswer(handle_of(task, source))
 
 
 def find_by_arn(call: Call, text: str | None, parameter: str) -> Target:

@@ -23,8 +23,7 @@ class TagQueue(QueueParameters, rename="pascal", kw_only=True):
             raise missing("Tags")
         present = attributes.tags(target.settings)
         tags = {**present, **check_tags(self.tags, call.limits, len(self.tags.keys() | present.keys()))}
-        settings = attributes.with_tags(call.declared(target), tags)
-        await call.broker.alter_queue(target.name, settings, namespace=target.namespace)
+        await target.alter(attributes.with_tags(target.declared(), tags))
         return NOTHING
 
 

@@ -1,4 +1,4 @@
-"""UntagQueue: keys that the queue does not have are passed over."""
+"""UntagQueue: keys that the queue does not have are ignored."""
 
 from __future__ import annotations
 
@@ -16,6 +16,5 @@ class UntagQueue(QueueParameters, rename="pascal", kw_only=True):
         if not self.tag_keys:
             raise invalid("Tag keys can't be empty.")
         tags = {key: value for key, value in attributes.tags(target.settings).items() if key not in self.tag_keys}
-        settings = attributes.with_tags(call.declared(target), tags)
-        await call.broker.alter_queue(target.name, settings, namespace=target.namespace)
+        await target.alter(attributes.with_tags(target.declared(), tags))
         return NOTHING

@@ -1,0 +1,142 @@
+"""Jobs on a running broker: started, listed, cancelled, waited for. What they do is done by the calendar, see
+`core/jobs` and `core/redriving`; so opening a broker goes on with them, and closing it stops them where they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypedDict, Unpack
+
+import msgspec
+
+from smista.core import jobs
+from smista.core.browsing import Wanted
+from smista.core.jobs import Job, JobState
+from smista.core.queue import Queue
+from smista.core.state import DEFAULT_NAMESPACE
+from smista.engine.running import Running
+from smista.errors import BrokerError, RedriveNotFound
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """A job at one moment."""
+
+    id: str
+    to: str | None
+    limit: int | None
+    per_second: float | None
+    expected: int
+    """How many there were to move when it started, at most."""
+    moved: int
+    strays: int
+    """Messages that it left alone, since they never were dead letters."""
+    state: JobState
+    started_at_ms: int
+    ended_at_ms: int | None
+    code: str | None
+    """Of the error it failed with."""
+    error: str | None
+
+
+class Bounds(TypedDict, total=False):
+    limit: int | None
+    per_second: float | None
+    running_max: int
+
+
+class How(Bounds, total=False):
+    to: str | None
+    namespace: str
+
+
+class Jobs:
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._state = running.state
+        jobs.resume(self._state, running.clock.now_ms())
+
+    async def start(self, places: Sequence[tuple[str, Wanted]], **how: Unpack[How]) -> JobView:
+        """Start to send dead letters back to where they came from, or to queue `to`.
+
+        What is in these queues now, one after the other: what is wanted of each (all of the same headers and messages),
+        as far as `limit`. The job belongs to the first queue, of which no more than `running_max` may run; those of the
+        others that are not there are left out.
+        """
+        job = self._start(places, **how)
+        await self._running.done_durably()
+        return self._view(job)
+
+    async def run(self, places: Sequence[tuple[str, Wanted]], **how: Unpack[How]) -> JobView:
+        """As `start`; returns when it has ended, or raises why it failed. Whoever waits may go; the job goes on."""
+        job = self._start(places, **how)
+        ended: asyncio.Future[None] = self._running.loop.create_future()
+
+        def on_end(error: BrokerError | None) -> None:
+            if not ended.done():
+                if error is None:
+                    ended.set_result(None)
+                else:
+                    ended.set_exception(error)
+
+        job.on_end = on_end
+        try:
+            self._running.after()
+            await ended
+        finally:
+            job.on_end = None
+        await self._running.keeper.durable()
+        if job.failure is not None:
+            raise job.failure
+        return self._view(job)
+
+    def of_queue(self, queue: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[JobView]:
+        """Those that run and the latest that have ended, the one that was started last first."""
+        self._running.enter()
+        of_queue = self._state.jobs.get(self._state.queue(queue, namespace).number, {})
+        return [self._view(of_queue[sequence]) for sequence in sorted(of_queue, reverse=True)]
+
+    async def cancel(self, queue: str, job_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> JobView:
+        """End a job; what it has moved stays moved."""
+        now_ms = self._running.enter()
+        source = self._state.queue(queue, namespace)
+        for job in self._state.jobs.get(source.number, {}).values():
+            if self._id(job) == job_id:
+                jobs.cancel(self._state, job, now_ms=now_ms)
+                await self._running.done_durably()
+                return self._view(job)
+        raise RedriveNotFound(f"Queue {queue!r} has no redrive {job_id!r:.100}; list them to see which there are.")
+
+    def _start(
+        self,
+        places: Sequence[tuple[str, Wanted]],
+        *,
+        to: str | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        **how: Unpack[Bounds],
+    ) -> Job:
+        now_ms = self._running.enter()
+        (name, wanted), *others = places
+        sources: list[tuple[Queue, Wanted]] = [(self._state.queue(name, namespace), wanted)]
+        there = self._state.namespace(namespace).queues
+        sources += [(there[name], wanted) for name, wanted in others if name in there]
+        target = None if to is None else self._state.queue(to, namespace)
+        return jobs.start(self._state, sources, to=target, now_ms=now_ms, **how)
+
+    def _id(self, job: Job) -> str:
+        return self._running.ids.message_id(job.sequence, job.created_at_ms)
+
+    def _view(self, job: Job) -> JobView:
+        return JobView(
+            id=self._id(job),
+            to=job.plan.to,
+            limit=job.plan.limit,
+            per_second=job.plan.per_second,
+            expected=job.plan.expected,
+            moved=job.moved,
+            strays=job.strays,
+            state=job.state,
+            started_at_ms=job.created_at_ms,
+            ended_at_ms=job.ended_at_ms or None,
+            code=job.code or None,
+            error=job.error or None,
+        )

@@ -1,0 +1,1 @@
+"""What a channel of AMQP does to the broker: see `channel`."""

@@ -1,0 +1,309 @@
+"""Publishing, the hot path in: what came in one read goes to the broker in one call per queue.
+
+    a message, or several alike ─▶ route ─▶ the batch of its queue ─▶ flush: publish, then confirm when durable
+                                                                     └ at the end of a read, or before any other method
+
+What arrived together for one queue is one call of `_publish_runs`: runs of messages that followed each other on one
+channel and differ in their bodies only. A message for several queues is a call of its own.
+
+One for very many queues enters some of them at a time, each for itself as always in AMQP. Until it is in all of them
+this connection is not read, and it is confirmed when all are on disk. The same goes for whatever else the broker does
+not do in one step, as messages that make room by dead letters for very many queues. Nothing that comes behind overtakes
+them: neither the method, nor the message for several queues, before which they were handed to the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from smista.errors import (
+    AccessDenied,
+    BrokerError,
+    ExchangeInternal,
+    ExchangeNotFound,
+    NamespaceNotFound,
+    QueueFull,
+    QueueNotFound,
+    ReachTooWide,
+    ResourceLow,
+)
+from smista.protocols.amqp.channel.outcomes import Outcomes
+from smista.protocols.amqp.channel.prepared import Prepared
+from smista.protocols.amqp.channel.target import Target, Targets
+from smista.protocols.amqp.client import Client
+from smista.protocols.amqp.reply_to import REPLY_PREFIX
+from smista.protocols.amqp.wire import methods
+from smista.protocols.amqp.wire.replies import (
+    ACCESS_REFUSED,
+    NO_ROUTE,
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    ChannelClosing,
+)
+from smista.service.values import Published, Ticket
+
+ALIKE_AT_ONCE = 500
+"""How many messages that are alike enter a queue in one step where nothing of each is looked at: some 1 ms."""
+ONE_BY_ONE_AT_ONCE = 50
+"""How many enter it, or several of them, where each makes room for itself, has its time, goes back to its publisher, or
+whatever else: some 1 ms too."""
+ROUTED_PER_WORK = 16
+"""So much work to find where messages go counts as much as reading a frame."""
+T = TypeVar("T")
+_Result = Published | BrokerError | tuple[int, BrokerError]
+"""What came of a message; or, of those that are alike, which was refused and why."""
+
+
+class _Run:
+    """Messages for one queue that followed each other on one channel, and differ in their bodies only."""
+
+    __slots__ = ("bodies", "first_tag", "outcomes", "prepared")
+
+    def __init__(self, outcomes: Outcomes, first_tag: int, prepared: Prepared, bodies: list[bytes]) -> None:
+        self.outcomes = outcomes
+        self.first_tag = first_tag
+        """Of its first message; 0 where the channel does not confirm."""
+        self.prepared = prepared
+        self.bodies = bodies
+
+    def tag(self, place: int) -> int:
+        return self.first_tag + place if self.first_tag else 0
+
+    def goes_on(self, outcomes: Outcomes, tag: int, prepared: Prepared) -> bool:
+        """Whether a message of this tag is one more of them."""
+        return prepared is self.prepared and outcomes is self.outcomes and tag == self.tag(len(self.bodies))
+
+
+class Publisher:
+    """What one connection publishes."""
+
+    __slots__ = ("_batches", "_client", "_confirms", "_nacks", "_postponed", "_service", "_unknown_count", "targets")
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._service = client.service
+        self.targets = Targets(client)
+        self._batches: dict[str, list[_Run]] = {}
+        """By queue, what goes to it with the next flush."""
+        self._confirms: dict[Outcomes, int] = {}
+        """By channel, the highest tag that will be confirmed by the next flush."""
+        self._nacks: list[tuple[Outcomes, int]] = []
+        self._unknown_count = 0
+        """Of what the broker has not done yet. Nothing is confirmed meanwhile, since that confirms what came before."""
+        self._postponed: list[Callable[[], None]] = []
+        """What is published when all of that is done."""
+
+    def publish(
+        self,
+        outcomes: Outcomes,
+        target: Target,
+        prepared: Prepared,
+        bodies: list[bytes],
+        routed: tuple[str, ...] | None = None,
+    ) -> None:
+        """Publish now or with the next flush; to those queues of `routed` that are still there, if it was routed
+        before. Raises what closes the channel."""
+        queues = self.route(target, prepared) if routed is None else self._present(routed)
+        prepared = prepared.routed
+        if len(queues) == 1:
+            tag = self._take_tags(outcomes, len(bodies))
+            runs = self._batches.get(queues[0])
+            if runs is None:
+                runs = self._batches[queues[0]] = []
+            elif runs[-1].goes_on(outcomes, tag, prepared):
+                runs[-1].bodies += bodies
+                return
+            runs.append(_Run(outcomes, tag, prepared, bodies))
+            return
+        for body in bodies:
+            if outcomes.is_over:
+                return
+            if queues:
+                self._publish_to_several(outcomes, queues, prepared, body)
+                continue
+            self._take_tags(outcomes, 1)
+            if not self._reply(target, prepared, body) and target.is_mandatory:
+                self._return(outcomes, target, prepared, body)
+
+    def _take_tags(self, outcomes: Outcomes, count: int) -> int:
+        """The first of the tags of so many messages, which the next flush confirms; 0 where the channel does not."""
+        if not outcomes.is_confirming:
+            return 0
+        first = outcomes.publish_tag + 1
+        outcomes.publish_tag += count
+        self._confirms[outcomes] = outcomes.publish_tag
+        return first
+
+    def route(self, target: Target, prepared: Prepared) -> tuple[str, ...]:
+        """Where a message would go. Raises what closes the channel."""
+        route = target.route
+        try:
+            return route.queues(prepared)
+        except AccessDenied as error:
+            raise ChannelClosing(ACCESS_REFUSED, str(error)) from None
+        except (ExchangeNotFound, NamespaceNotFound):
+            raise ChannelClosing(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{self._vhost}'") from None
+        except ReachTooWide as error:
+            raise ChannelClosing(PRECONDITION_FAILED, str(error)) from None
+        except ExchangeInternal:
+            raise ChannelClosing(
+                ACCESS_REFUSED,
+                f"cannot publish to internal exchange '{target.exchange}' in vhost '{self._vhost}'",
+            ) from None
+        finally:
+            if route.work_done:
+                self._client.connection.add_work(route.work_done // ROUTED_PER_WORK)
+                route.work_done = 0
+
+    @property
+    def _vhost(self) -> str:
+        return self._client.session.namespace
+
+    def count_at_once(self, target: Target, prepared: Prepared) -> int:
+        """How many messages like this may be published in one step, by the work that they make as things are now: a
+        target may remember a shorter route."""
+        try:
+            queues = self.route(target, prepared)
+        except ChannelClosing:
+            # Whoever publishes one hears of it.
+            return 1
+        if len(queues) == 1 and prepared.is_plain and self._is_plain(queues[0]):
+            return ALIKE_AT_ONCE
+        return max(1, ONE_BY_ONE_AT_ONCE // max(1, len(queues)))
+
+    def _is_plain(self, queue: str) -> bool:
+        """Whether a queue looks at nothing of what enters it."""
+        try:
+            return self._client.session.queue_settings(queue).is_plain
+        except QueueNotFound:
+            return False
+
+    def _present(self, queues: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(filter(self._client.session.has_queue, queues))
+
+    def flush(self) -> None:
+        """Hand everything to the broker; confirm it when it is on disk."""
+        self._flush_batches()
+        if self._confirms and not self._unknown_count:
+            # So that a confirm also tells that what was acknowledged before is on disk.
+            self._client.flush_acknowledged()
+            confirms, self._confirms = self._confirms, {}
+            nacks, self._nacks = self._nacks, []
+            self._service.when_durable(lambda error: self._durable(confirms, nacks, error))
+        if self._service.is_behind:
+            self._client.driver.hold_until_room()
+
+    def _flush_batches(self) -> None:
+        if self._batches:
+            batches, self._batches = self._batches, {}
+            for queue, runs in batches.items():
+                self._publish_runs(queue, runs)
+
+    def _publish_runs(self, queue: str, runs: list[_Run]) -> None:
+        session = self._client.session
+        ticket: Ticket[Sequence[_Result]]
+        if len(runs) == 1:
+            [run] = runs
+            like = run.prepared.publication(run.bodies[0])
+            ticket = session.submit_alike(queue, run.bodies, like, is_use=False)
+        else:
+            publications = [run.prepared.publication(body) for run in runs for body in run.bodies]
+            ticket = session.submit(queue, publications, is_use=False)
+        if ticket.is_known:
+            self._entered(runs, ticket)
+        else:
+            self._answer_later(ticket, partial(self._entered, runs))
+
+    def _entered(self, runs: list[_Run], ticket: Ticket[Sequence[_Result]]) -> None:
+        try:
+            results = ticket.result()
+        except QueueNotFound:
+            # Deleted since it was routed: as if no binding had led there.
+            return
+        except ResourceLow as low:
+            results = [low] * sum(len(run.bodies) for run in runs)
+        refused = [
+            one if isinstance(one, tuple) else (place, one)
+            for place, one in enumerate(results)
+            if not isinstance(one, Published)
+        ]
+        if refused:
+            origins = [(run.outcomes, run.tag(place)) for run in runs for place in range(len(run.bodies))]
+            for place, error in refused:
+                self._refused(*origins[place], error)
+
+    def _publish_to_several(self, outcomes: Outcomes, queues: tuple[str, ...], prepared: Prepared, body: bytes) -> None:
+        # What goes to one of these queues alone and came before must be in it first.
+        self._flush_batches()
+        if self._unknown_count:
+            self._postponed.append(partial(self._publish_to_several, outcomes, queues, prepared, body))
+            return
+        if outcomes.is_over:
+            return
+        self._client.connection.add_work(len(queues))
+        ticket = self._client.session.submit_to_queues(queues, prepared.publication(body), is_use=False)
+        if ticket.is_known:
+            self._entered_several(outcomes, ticket)
+            return
+        # What came before is confirmed without waiting for this.
+        self.flush()
+        self._answer_later(ticket, partial(self._entered_several, outcomes))
+
+    def _entered_several(self, outcomes: Outcomes, ticket: Ticket[list[Published | BrokerError]]) -> None:
+        tag = self._take_tags(outcomes, 1)
+        try:
+            # What is not there any more refuses nothing.
+            answers = (one for one in ticket.result() if not isinstance(one, (Published, QueueNotFound)))
+            refusal = next(answers, None)
+        except BrokerError as error:
+            refusal = error
+        if refusal is not None:
+            self._refused(outcomes, tag, refusal)
+
+    def _answer_later(self, ticket: Ticket[T], answer: Callable[[Ticket[T]], None]) -> None:
+        """When it is known what came of it; until then nothing more is read."""
+
+        def known(ticket: Ticket[T]) -> None:
+            self._unknown_count -= 1
+            answer(ticket)
+            postponed, self._postponed = self._postponed, []
+            for publish in postponed:
+                publish()
+            self.flush()
+
+        self._unknown_count += 1
+        self._client.do_first(ticket, known)
+
+    # -- what becomes of it -------------------------------------------------------------------------------------------
+
+    def _refused(self, outcomes: Outcomes, tag: int, error: BrokerError) -> None:
+        if isinstance(error, (QueueFull, ResourceLow)):
+            if tag:
+                self._nacks.append((outcomes, tag))
+            outcomes.is_partial = True
+            return
+        outcomes.is_refused = outcomes.is_transactional
+        # Not raised: whatever is being done now, it was this channel that published.
+        self._client.connection.close_channel(outcomes.channel, ChannelClosing(PRECONDITION_FAILED, str(error)))
+
+    def _durable(
+        self, confirms: dict[Outcomes, int], nacks: list[tuple[Outcomes, int]], error: BaseException | None
+    ) -> None:
+        if error is not None:
+            self._client.driver.broker_failed(error)
+            return
+        for outcomes, tag in confirms.items():
+            outcomes.confirm_up_to(tag, [refused for origin, refused in nacks if origin is outcomes] if nacks else [])
+        self._client.driver.flush_soon()
+
+    def _return(self, outcomes: Outcomes, target: Target, prepared: Prepared, body: bytes) -> None:
+        head = methods.BasicReturn(NO_ROUTE, "NO_ROUTE", target.exchange, target.routing_key)
+        outcomes.channel.send_content(head, prepared.properties, body)
+
+    def _reply(self, target: Target, prepared: Prepared, body: bytes) -> bool:
+        """A direct reply goes to whoever asked; nothing if nobody waits for it."""
+        if target.exchange or not target.routing_key.startswith(REPLY_PREFIX):
+            return False
+        return self._client.shared.reply_to.deliver(target.routing_key, prepared.properties, body)

@@ -1,0 +1,1 @@
+"""What the protocols that are spoken over HTTP have in common."""
