@@ -27,6 +27,7 @@ from tests.waiting import PATIENCE_S
 
 IS_LONG = bool(os.environ.get("SMISTA_LONG"))
 HOOKS = Path(__file__).with_name("schemathesis_hooks.py")
+CONFIG = Path(__file__).with_name("schemathesis.toml")
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,8 @@ def fuzz(server: Served, folder: Path, *options: str, in_msgpack: bool) -> int:
     # Always the same requests, so that it fails for whoever broke something; other ones each time in the long form.
     seed = () if IS_LONG else ("--seed", "1")
     command = [
-        *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", *options, *seed),
+        *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIG), "run"),
+        *(f"{server.url}/openapi.json", *options, *seed),
         *("--exclude-checks", "positive_data_acceptance", "--no-color"),
         *("--request-timeout", str(PATIENCE_S), "--suppress-health-check", "too_slow"),
     ]
