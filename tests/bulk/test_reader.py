@@ -7,10 +7,10 @@ import contextlib
 
 import pytest
 
-from smista.bulk.frames import MakePlan, Planned, Reply
-from smista.bulk.plans import Plan
+from smista.bulk.frames import Planned, Reply
 from smista.bulk.reader import PLANS_MAX, READERS_MAX, LogReader
 from smista.errors import TooManyReaders
+from smista.service.log_reading import MakePlan, Plan
 
 
 async def test_a_place_is_taken_from_when_it_is_asked_for() -> None:

@@ -7,16 +7,14 @@ whether they were done, as when a connection breaks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
-from smista.core.message import Publication, Receipt
-from smista.core.settling import Outcome
-from smista.core.state import DEFAULT_NAMESPACE
-from smista.engine import Broker, Delivery, Published
-from smista.engine.catalog import Catalog
-from smista.engine.ids import Ids
-from smista.engine.interface import Engine, Publishing, Receiving, Settling
+from smista.core.message import Receipt
+from smista.engine import Broker, Delivery, Subscription, interface
+from smista.engine.interface import Engine
 from smista.engine.tickets import PendingTicket, Ticket
 from smista.errors import BrokerError, OutcomeUnknown
 
@@ -64,81 +62,76 @@ def _later(call: Callable[..., object], *arguments: object, turns: int = TURNS) 
         call(*arguments)
 
 
-class FarPublishing:
-    def __init__(self, near: Publishing, link: Link) -> None:
+async def _travel() -> None:
+    arrived = asyncio.get_running_loop().create_future()
+    _later(arrived.set_result, None)
+    await arrived
+
+
+class FarPart:
+    """A part of an engine, elsewhere. What comes when, its protocol in the interface says: a ticket and a coroutine are
+    done turns later and answered later still, and what nobody waits for is done turns later."""
+
+    def __init__(self, protocol: type, near: Any, link: Link) -> None:
+        self._protocol = protocol
         self._near = near
         self._link = link
 
-    def submit(
-        self, queue: str, publications: Sequence[Publication], **options: Any
-    ) -> Ticket[list[Published | BrokerError]]:
-        return self._link.submit(lambda: self._near.submit(queue, publications, **options))
+    def __getattr__(self, name: str) -> Any:
+        method, near, link = getattr(self._protocol, name), getattr(self._near, name), self._link
+        match how_it_answers(method):
+            case "ticket":
+                return lambda *given, **options: link.submit(lambda: near(*given, **options))
+            case "coroutine":
+                return partial(_asked, near)
+            case "not at all":
+                return lambda *given, **options: _later(lambda: near(*given, **options))
+        return near
 
-    def submit_alike(
-        self, queue: str, bodies: Sequence[bytes], like: Publication, **options: Any
-    ) -> Ticket[list[tuple[int, BrokerError]]]:
-        return self._link.submit(lambda: self._near.submit_alike(queue, bodies, like, **options))
 
-    def submit_to_queues(
-        self, queues: Sequence[str], publication: Publication, **options: Any
-    ) -> Ticket[list[Published | BrokerError]]:
-        return self._link.submit(lambda: self._near.submit_to_queues(queues, publication, **options))
+async def _asked(near: Callable[..., Coroutine[Any, Any, T]], *given: Any, **options: Any) -> T:
+    await _travel()
+    try:
+        return await near(*given, **options)
+    finally:
+        await _travel()
 
-    def submit_to_exchange(
+
+def how_it_answers(method: Callable[..., Any]) -> str:
+    """A method of the interface: by a ticket, a coroutine, not at all, or at once."""
+    returns = str(inspect.signature(method).return_annotation)
+    if inspect.iscoroutinefunction(method):
+        return "coroutine"
+    return "ticket" if returns.startswith("Ticket[") else "not at all" if returns in ("None", "object") else "at once"
+
+
+class FarSubscribing(FarPart):
+    """Whoever subscribes has a name for the subscription at once; what it is delivered comes later."""
+
+    def subscribe(
         self,
-        exchange: str,
-        publication: Publication,
+        queue: str,
+        deliver: Callable[[list[Delivery]], None],
         *,
-        headers: Mapping[str, object] | None = None,
-        extra_keys: Sequence[str] = (),
-        batch_id: str | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> Ticket[list[Published]]:
-        return self._link.submit(
-            lambda: self._near.submit_to_exchange(
-                exchange, publication, headers=headers, extra_keys=extra_keys, batch_id=batch_id, namespace=namespace
-            )
+        ended: Callable[[BrokerError], None] = lambda error: None,
+        **options: Any,
+    ) -> Subscription:
+        found: Subscription = self._near.subscribe(
+            queue, partial(_later, deliver), ended=partial(_later, ended), **options
         )
+        return found
 
+    def leave_all(
+        self, subscriptions: Sequence[Subscription], receipts: Sequence[Receipt], *, is_vanished: bool
+    ) -> asyncio.Future[None]:
+        async def leave() -> None:
+            await _travel()
+            rest = self._near.leave_all(subscriptions, receipts, is_vanished=is_vanished)
+            if rest is not None:
+                await rest
+            await _travel()
 
-class FarSettling:
-    def __init__(self, near: Settling, link: Link) -> None:
-        self._near = near
-        self._link = link
-
-    def acknowledge(self, receipts: Sequence[Receipt]) -> Ticket[list[Outcome]]:
-        return self._link.submit(lambda: self._near.acknowledge(receipts))
-
-    def nack(self, receipts: Sequence[Receipt], **options: Any) -> Ticket[list[bool | BrokerError]]:
-        return self._link.submit(lambda: self._near.nack(receipts, **options))
-
-    def release(self, receipts: Sequence[Receipt]) -> Ticket[list[Outcome]]:
-        return self._link.submit(lambda: self._near.release(receipts))
-
-    def extend(self, receipts: Sequence[Receipt], lease_ms: int) -> Ticket[list[Outcome]]:
-        return self._link.submit(lambda: self._near.extend(receipts, lease_ms))
-
-
-class FarReceipts:
-    def __init__(self, near: Callable[[Sequence[Receipt]], Ticket[list[bool]]], link: Link) -> None:
-        self._near = near
-        self._link = link
-
-    def can_be_settled(self, receipts: Sequence[Receipt]) -> Ticket[list[bool]]:
-        return self._link.submit(lambda: self._near(receipts))
-
-
-class FarReceiving:
-    def __init__(self, near: Receiving) -> None:
-        self._near = near
-
-    async def receive(self, queue: str, limit: int = 1, **options: Any) -> list[Delivery]:
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
-        deliveries = await self._near.receive(queue, limit, **options)
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
-        return deliveries
+        return asyncio.ensure_future(leave())
 
 
 class FarEngine:
@@ -149,12 +142,41 @@ class FarEngine:
         loses_request: Loses = lambda number: False,
         loses_answer: Loses = lambda number: False,
     ) -> None:
+        self._broker = broker
         self.link = link = Link(loses_request, loses_answer)
-        self.ids: Ids = broker.ids
-        self.catalog: Catalog = broker.catalog
-        self.publishing: Publishing = FarPublishing(broker.publishing, link)
-        self.settling: Settling = FarSettling(broker.settling, link)
-        self.receiving: Receiving = FarReceiving(broker.receiving)
+        self.ids = broker.ids
+        self.catalog = broker.catalog
+        self.surveying = broker.surveying
+        self.intake = broker.intake
+        self.log = broker.log
+        self.statistics = broker.statistics
+        self.staging = broker.staging
+        self.background = broker.background
+        self.fair_turns = broker.fair_turns
+        self.now_ms = broker.now_ms
+        self.read_routing_with = broker.read_routing_with
+        self.durable = broker.durable
+        self.when_durable = broker.when_durable
+        self.publishing: interface.Publishing = FarPart(interface.Publishing, broker.publishing, link)
+        self.settling: interface.Settling = FarPart(interface.Settling, broker.settling, link)
+        self.receipts: interface.Receipts = FarPart(interface.Receipts, broker.receipts, link)
+        self.receiving: interface.Receiving = FarPart(interface.Receiving, broker.receiving, link)
+        self.subscribing: interface.Subscribing = FarSubscribing(interface.Subscribing, broker.subscribing, link)
+        self.declaring: interface.Declaring = FarPart(interface.Declaring, broker.declaring, link)
+        self.browsing: interface.Browsing = FarPart(interface.Browsing, broker.browsing, link)
+        self.messages: interface.Messages = FarPart(interface.Messages, broker.messages, link)
+        self.redriving: interface.Redriving = FarPart(interface.Redriving, broker.redriving, link)
+        self.jobs: interface.Jobs = FarPart(interface.Jobs, broker.jobs, link)
+        self.claiming: interface.Claiming = FarPart(interface.Claiming, broker.claiming, link)
+        self.asking: interface.Asking = FarPart(interface.Asking, broker.asking, link)
+
+    @property
+    def failure(self) -> BaseException | None:
+        return self._broker.failure
+
+    @property
+    def is_closed(self) -> bool:
+        return self._broker.is_closed
 
 
 def near(broker: Broker) -> Engine:

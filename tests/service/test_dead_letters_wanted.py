@@ -10,7 +10,6 @@ import pytest
 
 import smista.protocols.amqp.routing
 import smista.protocols.amqp.translation  # noqa: F401  # both: that it is known how AMQP keeps properties
-from smista.core.jobs import JobState
 from smista.engine import Broker, DeadLetterMode, Publication, QueueSettings
 from smista.errors import InvalidRequest
 from smista.protocols.amqp.wire import content
@@ -18,13 +17,13 @@ from smista.protocols.amqp.wire.values import Octets, Timestamp
 from smista.service import properties
 from smista.service.commands.dead_letters import ListDeadLetters, PurgeDeadLetters, RedriveDeadLetters
 from smista.service.commands.messages import BrowseMessages
-from smista.service.commands.redrives import StartRedrive
+from smista.service.commands.redrives import ListRedrives, StartRedrive
 from smista.service.principal import anyone
 from smista.service.properties import Properties
 from smista.service.service import Service
 from smista.service.session import Session
 from smista.service.values import Envelope
-from tests.waiting import until
+from tests.engine.bench import turns
 
 
 def natively(headers: dict[str, Any]) -> bytes:
@@ -70,9 +69,9 @@ CASES: list[tuple[dict[str, Any], set[bytes]]] = [
 
 
 @pytest.fixture
-async def session(broker: Broker) -> Session:
+async def session(broker: Broker, service: Service) -> Session:
     """With dead letters of "orders", half of them parked and half in its dead-letter queue."""
-    session = Service(broker).session(anyone("http"))
+    session = service.session(anyone("http"))
     await broker.declaring.declare_queue("orders", QueueSettings(dead_letter=DeadLetterMode.PARK))
     for number, (body, kept) in enumerate(LETTERS.items()):
         if number == len(LETTERS) // 2:
@@ -108,9 +107,8 @@ async def redriven_at_a_pace(session: Session, wanted: dict[str, Any]) -> set[by
 async def redriven_by_a_job(session: Session, wanted: dict[str, Any]) -> set[bytes]:
     before = await listed(session, {})
     await session.run(StartRedrive(queue="orders", **wanted))
-
-    broker = session._broker
-    await until(lambda: all(job.state is JobState.COMPLETED for job in broker.jobs.of_queue("orders")))
+    while any(job.state != "completed" for job in (await session.run(ListRedrives("orders"))).redrives):
+        await turns(1)
     return before - await listed(session, {})
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from smista.engine import Broker, Publication
-from smista.errors import AccessDenied
+from smista.errors import AccessDenied, NamespaceNotFound, QueueNotFound
 from smista.service.command import COMMANDS
 from smista.service.commands.queues import DeclareQueue, DeleteQueue, ListQueues, PurgeQueue
 from smista.service.permission import Permission
@@ -23,7 +23,7 @@ class Only:
     def __init__(self, *granted: tuple[Permission, str | None]) -> None:
         self._granted = granted
 
-    def allow(self, permission: Permission, namespace: str, name: str | None) -> bool:
+    def allow(self, permission: Permission, namespace: str | None, name: str | None) -> bool:
         return (permission, name) in self._granted
 
 
@@ -45,8 +45,9 @@ async def test_a_session_is_for_one_namespace(service: Service) -> None:
     await ours.run(DeclareQueue("orders"))
     assert (await ours.run(ListQueues())).queues == ["orders"]
     assert (await theirs.run(ListQueues())).queues == []
-    assert ours.has_queue("orders")
-    assert not theirs.has_queue("orders")
+    assert ours.queue_number("orders")
+    with pytest.raises((QueueNotFound, NamespaceNotFound)):
+        theirs.queue_number("orders")
 
 
 async def test_a_command_that_the_caller_may_not_run_does_nothing(service: Service, broker: Broker) -> None:

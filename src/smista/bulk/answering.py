@@ -20,11 +20,11 @@ import pyarrow as pa
 from smista.bulk.batch import BODY_BYTES, ROWS, Builder
 from smista.bulk.decoder import Decoder, Wanted
 from smista.bulk.errors import error_answer
-from smista.bulk.frames import Read
 from smista.bulk.names import Names
 from smista.log import LogView
 from smista.log.errors import LogError
 from smista.service.arrow import CONTENT_TYPE, END_OF_STREAM
+from smista.service.log_reading import Read
 
 SENT_AT_ONCE = 1 << 18
 LINGER_S = 2.0

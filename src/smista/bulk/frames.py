@@ -18,7 +18,7 @@ from collections import deque
 
 import msgspec
 
-from smista.bulk.plans import Plan
+from smista.service.log_reading import MakePlan, Plan, Read
 
 HEAD = struct.Struct("<IB")
 _RECEIVED_AT_ONCE = 1 << 16
@@ -42,34 +42,6 @@ class Learn(msgspec.Struct, tag=True):
     """Queues that the log names by their numbers: number, namespace, name."""
 
     queues: list[tuple[int, str, str]]
-
-
-class Read(msgspec.Struct, tag=True):
-    """Write the rows of [start, end) of the shard's log to the connection that comes with this."""
-
-    id: int
-    shard: int
-    start: int
-    end: int
-    columns: list[str]
-    kinds: list[str]
-    namespace: str
-    queues: list[str]
-    """Names or patterns; empty for all."""
-    bodies: bool
-    is_chunked: bool
-    """Whether the client knows chunks, as HTTP/1.1 has them."""
-    head_lines: str = ""
-    """What every answer of the broker says of itself, as lines of a head."""
-
-
-class MakePlan(msgspec.Struct, tag=True):
-    id: int
-    start: int
-    end: int
-    max_rows: int
-    max_bytes: int
-    min_partitions: int
 
 
 class Taken(msgspec.Struct, tag=True):

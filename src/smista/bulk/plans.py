@@ -6,32 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from smista.bulk.counting import row_count
 from smista.log import LogView
+from smista.service.log_reading import Part, Plan
 
 REMEMBERED_MAX = 500_000
 """Blocks, about 100 bytes each."""
 COUNTED_AT_ONCE = 64
-
-
-class Part(msgspec.Struct, rename={"start": "from", "end": "to"}):
-    """The blocks from `start` up to, and without, `end`."""
-
-    start: int
-    end: int
-    rows: int = 0
-    bytes: int = 0
-
-    def add(self, rows: int, size: int) -> None:
-        self.end += 1
-        self.rows += rows
-        self.bytes += size
-
-
-class Plan(Part, kw_only=True, rename={"start": "from", "end": "to"}):
-    partitions: list[Part]
 
 
 class Planner:

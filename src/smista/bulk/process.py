@@ -22,9 +22,7 @@ from smista.bulk.frames import (
     Done,
     Inbox,
     Learn,
-    MakePlan,
     Planned,
-    Read,
     Refused,
     Reply,
     Taken,
@@ -34,6 +32,7 @@ from smista.bulk.names import Names
 from smista.bulk.plans import Planner
 from smista.log import LogLocation
 from smista.log.errors import LogError
+from smista.service.log_reading import MakePlan, Read
 
 NICENESS = 10
 """Who publishes and consumes goes first where cores are few."""

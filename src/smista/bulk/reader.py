@@ -22,16 +22,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import msgspec
-
 from smista.bulk.frames import (
     HEAD,
     Begin,
     Done,
     Learn,
-    MakePlan,
     Planned,
-    Read,
     Refused,
     Reply,
     Request,
@@ -40,11 +36,11 @@ from smista.bulk.frames import (
     encode,
 )
 from smista.bulk.output import ProcessOutput
-from smista.bulk.plans import Plan
 from smista.engine import Broker
-from smista.errors import ArrowMissing, BulkReaderFailed, LogInMemory, LogPositionDropped, TooManyReaders
+from smista.errors import ArrowMissing, BulkReaderFailed, LogPositionDropped, TooManyReaders
 from smista.log import LogLocation
 from smista.service import properties
+from smista.service.log_reading import BulkMeasures, MakePlan, Place, Plan, Read
 
 READERS_MAX = 64
 """How many may read at once; each is a thread of the process, with a batch of its own."""
@@ -58,26 +54,6 @@ MEMORY = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 back when they have gone, instead of none; it costs no time."""
 
 logger = logging.getLogger("smista.bulk")
-
-
-class BulkMeasures(msgspec.Struct):
-    """What monitoring asks for; totals since the broker started."""
-
-    readers: int = 0
-    """Connections that rows are being written to."""
-    rows_total: int = 0
-    bytes_total: int = 0
-    starts_total: int = 0
-    """How often the process was started."""
-
-
-class Place:
-    """Of one reader."""
-
-    __slots__ = ("is_handed_over",)
-
-    def __init__(self) -> None:
-        self.is_handed_over = False
 
 
 class LogReader:
@@ -95,17 +71,13 @@ class LogReader:
         self._is_closed = False
         self._planning = 0
 
-    def read_from(self, broker: Broker, location: LogLocation | None) -> None:
-        """Read the log of this broker. `location` is None for one that is in memory only."""
+    def read_from(self, broker: Broker, location: LogLocation) -> None:
+        """Read the log of this broker, which lies there."""
         self._broker = broker
         self._location = location
 
     def check(self) -> None:
         """Raise why there can be no bulk reading here."""
-        if self._location is None:
-            raise LogInMemory(
-                "The log is in memory only, where nobody else can read it; start the server with --data, not --memory."
-            )
         missing = [name for name in ("pyarrow", "numpy") if importlib.util.find_spec(name) is None]
         if missing:
             raise ArrowMissing(

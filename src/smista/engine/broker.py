@@ -15,6 +15,7 @@ It is made of parts, each a subject with a module of its own, over what they sha
     jobs                                             what goes on by itself, also after a restart
     claiming  staging                                batches: taken out of a queue, and put in once
     statistics  log  intake                          how it stands
+    asking                                           what is asked about one queue, as `interface` has it
 
 What changes something returns when the change is durable. What is submitted returns a ticket at once, which is answered
 when it is durable, see `tickets`. Both do the whole transition in one synchronous step of the loop, which is what makes
@@ -34,6 +35,7 @@ from typing import Self
 from smista.core.claims import held_by_claims
 from smista.core.settling import receipt_for
 from smista.core.state import BrokerState, ReadRouting
+from smista.engine.asking import Asking
 from smista.engine.browsing import Browsing
 from smista.engine.catalog import Catalog
 from smista.engine.claiming import Claiming
@@ -97,6 +99,7 @@ class Broker:
         self.claiming = Claiming(running, self.receiving)
         self.staging = Staging(running)
         self.statistics = Statistics(running, recovered)
+        self.asking = Asking(self.statistics, self.receipts, self.browsing, self.jobs, self.claiming)
         self.log = LogView(running)
         self.intake = Intake(running)
         running.after()

@@ -107,6 +107,10 @@ class Settling:
         many queues: the others are not released yet."""
         return self._running.release(receipts, is_cut=is_cut)
 
+    def give_back(self, receipts: Iterable[Receipt]) -> None:
+        """The same for whoever does not ask what came of it: nobody is there for them any more."""
+        self._running.release(receipts)
+
     def release_some(self, receipts: Sequence[Receipt]) -> int:
         """Release them as `Settle` says."""
         return len(self._running.release(receipts, is_cut=True))

@@ -76,6 +76,10 @@ class Subscribing:
         self._running.after()
         return subscription
 
+    def pool(self, limit: int) -> CreditPool:
+        """Credit for subscriptions to share, whatever their queues."""
+        return CreditPool(limit)
+
     # -- credit -------------------------------------------------------------------------------------------------------
 
     def set_prefetch(self, subscription: Subscription, prefetch: int) -> None:
@@ -138,8 +142,14 @@ class Subscribing:
         self._running.enter()
         self._consumers.check_subscribed(subscription)
         held_by_it = [] if keeps_held else list(subscription.held.values())
+        self.leave_all([subscription], held_by_it, is_vanished=is_vanished)
+
+    def leave_all(
+        self, subscriptions: Sequence[Subscription], receipts: Sequence[Receipt], *, is_vanished: bool
+    ) -> asyncio.Future[None] | None:
+        """As `leave`: what they held is released, or, where their consumers vanished with it, failed."""
         give_back = self._settling.vanish_now if is_vanished else self._settling.release_some
-        self.leave([subscription], held_by_it, give_back)
+        return self.leave(subscriptions, receipts, give_back)
 
     def leave(
         self, subscriptions: Sequence[Subscription], receipts: Sequence[Receipt], give_back: Settle

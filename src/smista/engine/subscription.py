@@ -30,6 +30,10 @@ class CreditPool:
     def credit(self) -> int:
         return self.limit - len(self.held)
 
+    def counts(self, receipt: Receipt) -> bool:
+        """Whether this delivery counts against the limit."""
+        return (receipt.queue, receipt.sequence) in self.held
+
 
 class Subscription:
     """A standing consumer. `deliver` is called with each batch, on the loop; `ended` once, if the broker ends it."""

@@ -84,7 +84,6 @@ class Server:
             request_bytes_max=settings.request_bytes_max,
             output_bytes_max=settings.output_bytes_max,
             websocket_frame_bytes_max=settings.websocket_frame_bytes_max,
-            log_reader=self._log_reader,
             staged_bytes_max=settings.staged_bytes_max,
             access=Access(
                 hosts={settings.host, *names_of_this_machine(), *(settings.allowed_hosts or ())},
@@ -174,7 +173,8 @@ class Server:
             total_bytes_max=settings.staged_total_bytes_max,
             disk_free_bytes_min=settings.disk_free_bytes_min,
         )
-        return Service(broker, staging=staging, connections=self._places.room)
+        log_reader = None if settings.memory else self._log_reader
+        return Service(broker, staging=staging, log_reader=log_reader, connections=self._places.room)
 
     def _amqp_settings(self) -> AmqpSettings:
         settings = self._settings
@@ -208,7 +208,9 @@ class Server:
             log = await asyncio.to_thread(SqliteLog.open, settings.data, may_lack_end=is_damage_served)
         on_damage = _note_damage if is_damage_served else None
         broker = await Broker.open(log, settings.broker(), on_damage=on_damage, read_routing=properties.read_routing)
-        self._log_reader.read_from(broker, log.location())
+        location = log.location()
+        if location is not None:
+            self._log_reader.read_from(broker, location)
         found = broker.statistics.recovered
         logger.info(
             "recovered",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from smista.engine import Broker
+from smista.engine.interface import Engine
 from smista.service.principal import Principal
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Context(NamedTuple):
-    broker: Broker
+    broker: Engine
     namespace: str
     """Whatever a command names is in this one."""
     principal: Principal

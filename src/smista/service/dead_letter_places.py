@@ -15,14 +15,15 @@ from typing import Any
 from smista.core.dead_letter_target import MOVES, usual_source, usual_target
 from smista.core.dead_letter_target import named_target as named_target
 from smista.core.settings import QueueSettings
-from smista.engine import Broker, DeadLetterMode, State, Wanted
+from smista.engine import DeadLetterMode, State, Wanted
+from smista.engine.interface import Engine
 
 PLACES_AT_ONCE = 1_000
 Places = list[tuple[str, dict[str, Any]]]
 """Queues, and what distinguishes the dead letters wanted from others there."""
 
 
-async def targets_of(broker: Broker, queue: str, settings: QueueSettings, namespace: str) -> list[str]:
+async def targets_of(broker: Engine, queue: str, settings: QueueSettings, namespace: str) -> list[str]:
     """The queues that take a queue's dead letters, those among them that are there."""
     target = named_target(queue, settings)
     if target is not None:
@@ -36,7 +37,7 @@ async def targets_of(broker: Broker, queue: str, settings: QueueSettings, namesp
     return list(broker.catalog.reached(exchange, key, namespace=namespace))
 
 
-async def is_target(broker: Broker, queue: str, namespace: str) -> bool:
+async def is_target(broker: Engine, queue: str, namespace: str) -> bool:
     """Whether some queue sends its dead letters here, or did until it was deleted or named another target."""
     source = usual_source(queue)
     if source is not None:
@@ -66,7 +67,7 @@ async def is_target(broker: Broker, queue: str, namespace: str) -> bool:
     return False
 
 
-async def places(broker: Broker, queue: str, namespace: str, kept_in: str | None = None) -> Places:
+async def places(broker: Engine, queue: str, namespace: str, kept_in: str | None = None) -> Places:
     """Where a queue's dead letters are, and what distinguishes them from others there. `kept_in` names the only queue
     to search."""
     if kept_in is not None and kept_in != queue:
@@ -82,14 +83,14 @@ async def places(broker: Broker, queue: str, namespace: str, kept_in: str | None
     return [(queue, {"state": State.DEAD}), *((target, {"source": queue}) for target in targets)]
 
 
-async def place_of(broker: Broker, queue: str, message_id: str, namespace: str) -> str:
+async def place_of(broker: Engine, queue: str, message_id: str, namespace: str) -> str:
     """The queue that a message is in: the one named, or where it is among that one's dead letters. The one named, too,
     where it is in none of them."""
-    if broker.browsing.holds(queue, message_id, namespace=namespace):
+    if await broker.asking.holds(queue, message_id, namespace=namespace):
         return queue
     found = await places(broker, queue, namespace)
     async for place, mark in broker.fair_turns.in_turns(found, PLACES_AT_ONCE):
-        if broker.catalog.has_queue(place, namespace=namespace) and broker.browsing.holds(
+        if broker.catalog.has_queue(place, namespace=namespace) and await broker.asking.holds(
             place, message_id, Wanted(**mark), namespace=namespace
         ):
             return place

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from smista.core.message import Message
-from smista.engine import Broker, Page, Reason, Wanted
+from smista.engine import Page, Reason, Wanted
+from smista.engine.interface import Engine
 from smista.service.fields import After, Milliseconds, PageSize
 from smista.service.plain_values import check_named
 
@@ -79,7 +80,7 @@ class Paged(Filtered, kw_only=True):
     limit: PageSize = 100
     bodies: bool = True
 
-    async def browse(self, broker: Broker, queue: str, wanted: Wanted, namespace: str) -> Page:
+    async def browse(self, broker: Engine, queue: str, wanted: Wanted, namespace: str) -> Page:
         page = await broker.browsing.browse(
             queue, wanted, after=self.after, limit=self.limit, with_bodies=False, namespace=namespace
         )

@@ -13,8 +13,9 @@ ANYONE = "anyone"
 class Grants(Protocol):
     """What a principal may do."""
 
-    def allow(self, permission: Permission, namespace: str, name: str | None) -> bool:
-        """Whether it may do this to what has the name; None stands for the whole namespace."""
+    def allow(self, permission: Permission, namespace: str | None, name: str | None) -> bool:
+        """Whether it may do this to what has the name. With None as the name it is about the whole namespace, and with
+        None as the namespace about the whole broker. What is implied by another permission is not asked here."""
         ...
 
 

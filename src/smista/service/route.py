@@ -8,11 +8,15 @@ follow each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NewType, Protocol, cast
 from weakref import ReferenceType
 
 from smista.core.exchanges import Work
 from smista.engine.catalog import Catalog
+
+RoutedQueue = NewType("RoutedQueue", str)
+"""A queue that a `Route` handed out: whoever has it may put messages into it, which goes by the exchange, not by the
+queue. Nobody else makes one."""
 
 
 class Routed(Protocol):
@@ -63,17 +67,17 @@ class Route:
         self._check = check
         self._version = -1
         """By which all that is remembered holds."""
-        self._queues: tuple[str, ...] | None = None
+        self._queues: tuple[RoutedQueue, ...] | None = None
         """Where the key alone leads; None until somebody asks."""
         self._looks_at_headers = False
         self._last: ReferenceType[Routed] | None = None
         """Whose headers or further keys counted last, as long as it is there: they take much memory ..."""
-        self._last_queues: tuple[str, ...] = ()
+        self._last_queues: tuple[RoutedQueue, ...] = ()
         """... and where they led."""
         self.work_done = 0
         """What it took to find the way, since somebody set it to 0."""
 
-    def queues(self, message: Routed) -> tuple[str, ...]:
+    def queues(self, message: Routed) -> tuple[RoutedQueue, ...]:
         """Where such messages go. Raises `AccessDenied`, and why nothing can be published there."""
         if self._check is not None:
             self._check()
@@ -92,12 +96,13 @@ class Route:
             self._queues = self._find(None, ())
         return self._queues
 
-    def _find(self, headers: Mapping[str, Any] | None, extra_keys: Sequence[str]) -> tuple[str, ...]:
+    def _find(self, headers: Mapping[str, Any] | None, extra_keys: Sequence[str]) -> tuple[RoutedQueue, ...]:
         # Each time from nothing: what one message may take must not depend on what is remembered here.
         work = Work()
         try:
-            return self._catalog.queues_for(
+            found = self._catalog.queues_for(
                 self._exchange, self._key, headers=headers, extra_keys=extra_keys, work=work, namespace=self._namespace
             )
+            return cast("tuple[RoutedQueue, ...]", found)
         finally:
             self.work_done += work.done

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from smista.engine import CreditPool, QueueSettings, Receipt
 from smista.engine import Subscription as EngineSubscription
-from smista.engine.subscribing import Subscribing
+from smista.engine.interface import Subscribing
 
 
 class Subscription:
@@ -59,7 +59,7 @@ class SharedCredit:
 
     def __init__(self, subscribing: Subscribing, limit: int) -> None:
         self._subscribing = subscribing
-        self._pool = CreditPool(limit)
+        self._pool = subscribing.pool(limit)
         self.limit = limit
 
     def begin(self, members: Iterable[Subscription], receipts: Iterable[Receipt]) -> None:
@@ -76,7 +76,7 @@ class SharedCredit:
         self._subscribing.let_go_in_pool(self._pool, receipts)
 
     def counts(self, receipt: Receipt) -> bool:
-        return (receipt.queue, receipt.sequence) in self._pool.held
+        return self._pool.counts(receipt)
 
 
 # What only a session does with them: it knows the engine's own.

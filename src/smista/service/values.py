@@ -32,7 +32,7 @@ from smista.engine.ids import SHARDS_MAX, Ids
 from smista.engine.measures import WAIT_MS, BrokerMeasures, Distribution, LogRange, QueueMeasures
 from smista.engine.slices import SLICE_S
 from smista.engine.tickets import Ticket
-from smista.service.route import Route, Routed
+from smista.service.route import Route, Routed, RoutedQueue
 from smista.service.subscription import SharedCredit, Subscription
 
 __all__ = [
@@ -76,6 +76,7 @@ __all__ = [
     "Receipt",
     "Route",
     "Routed",
+    "RoutedQueue",
     "SharedCredit",
     "State",
     "Subscription",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
+from smista.core.counters import QueueStats
 from smista.engine import QueueSettings
-from smista.engine.interface import Settling
+from smista.engine.interface import Receipts, Settling
 from smista.protocols.amqp.wire import methods
-from tests.engine.far_engine import FarEngine, FarReceipts, FarSettling
-from tests.protocols.amqp.in_process import Client, Server
+from tests.engine.far_engine import FarEngine, FarPart
+from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import consume, declare, message, on
 from tests.waiting import until
 
@@ -28,11 +28,12 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
     monkeypatch.setattr(broker, "publishing", far.publishing)
     # What a connection gives back when it goes stays with the settling of this process.
     near = {way: getattr(broker.settling, way) for way in ("acknowledge", "nack")}
-    far.settling = FarSettling(cast(Settling, SimpleNamespace(**near)), far.link)
+    far.settling = FarPart(Settling, SimpleNamespace(**near), far.link)
     for way in near:
         monkeypatch.setattr(broker.settling, way, getattr(far.settling, way))
-    receipts = FarReceipts(broker.receipts.can_be_settled, far.link)
+    receipts = FarPart(Receipts, SimpleNamespace(can_be_settled=broker.receipts.can_be_settled), far.link)
     monkeypatch.setattr(broker.receipts, "can_be_settled", receipts.can_be_settled)
+    monkeypatch.setattr(broker, "asking", far.asking)
     yield server
     await server.stop()
 
@@ -115,6 +116,29 @@ async def test_tags_of_queues_that_have_gone_are_forgotten_when_the_queues_answe
     # Late, and no error.
     client.feed(on(1, methods.BasicAck(1, False)))
     await client.call(declare("q"), methods.QueueDeclareOk)
+
+
+async def test_a_channel_that_closes_while_its_queue_is_asked_has_no_consumer(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.feed(message(b"x", "q"))
+    await confirmed(client, 1)
+    asked = 0
+
+    async def counted(queue: str, *, namespace: str) -> QueueStats:
+        nonlocal asked
+        stats = await asking(queue, namespace=namespace)
+        asked += 1
+        return stats
+
+    asking = server.broker.asking.stats
+    monkeypatch.setattr(server.broker.asking, "stats", counted)
+    client.feed(on(1, consume("q")))
+    client.lose()
+    await until(lambda: asked == 1)
+    await settle()
+    stats = server.broker.statistics.stats("q")
+    assert (stats.consumers, stats.ready, stats.in_flight) == (0, 1, 0)
 
 
 async def test_a_transaction_is_committed_as_a_whole(server: Server, client: Client) -> None:

@@ -24,7 +24,7 @@ class Grants:
         self.granted: Granted = set()
         self.asked: Granted = set()
 
-    def allow(self, permission: Permission, namespace: str, name: str | None) -> bool:
+    def allow(self, permission: Permission, namespace: str | None, name: str | None) -> bool:
         self.asked.add((permission, name))
         return (permission, name) in self.granted
 

@@ -15,7 +15,6 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 import smista
-from smista.bulk.reader import BulkMeasures
 from smista.core.counters import QueueStats
 from smista.core.settings import QueueSettings
 from smista.engine import Broker, BrokerSettings, Publication
@@ -24,7 +23,10 @@ from smista.errors import TooManyRequests
 from smista.log import MemoryLog
 from smista.protocols.http import metrics
 from smista.protocols.http.metrics import CONTENT_TYPE, render_parts
+from smista.service.log_reading import BulkMeasures
+from smista.service.principal import anyone
 from smista.service.service import Service
+from smista.service.session import Session
 from tests.engine.bench import Bench, Consumer, MemoryPlace, SqlitePlace, turns, until
 
 ROOT = Path(__file__).parents[3]
@@ -67,8 +69,12 @@ def exposed_name(family: Metric) -> str:
     return f"{family.name}_total" if family.type == "counter" else family.name
 
 
+def session_of(broker: Broker) -> Session:
+    return Service(broker).session(anyone("http"))
+
+
 async def read(broker: Broker) -> Rendering:
-    return Rendering(b"".join(await render_parts(Service(broker))))
+    return Rendering(b"".join(await render_parts(session_of(broker), BulkMeasures())))
 
 
 @pytest.fixture
@@ -284,7 +290,7 @@ async def test_reading_many_queues_lets_others_have_their_turn(monkeypatch: pyte
 
 
 async def test_the_parts_together_are_the_whole(busy: Bench) -> None:
-    parts = Rendering(b"".join(await render_parts(Service(busy.broker))))
+    parts = Rendering(b"".join(await render_parts(session_of(busy.broker), BulkMeasures())))
     assert parts.families.keys() == (await read(busy.broker)).families.keys()
 
 
@@ -378,9 +384,9 @@ async def test_whoever_asks_while_a_page_is_made_gets_the_same_one(
 ) -> None:
     monkeypatch.setattr(metrics, "SLICE_S", 0.0)
     shared = metrics.SharedPage()
-    first, second = await asyncio.gather(*(shared.parts(Service(busy.broker), BulkMeasures()) for _ in range(2)))
+    first, second = await asyncio.gather(*(shared.parts(session_of(busy.broker)) for _ in range(2)))
     assert first is second
-    assert await shared.parts(Service(busy.broker), BulkMeasures()) is not first
+    assert await shared.parts(session_of(busy.broker)) is not first
 
 
 async def test_one_who_goes_does_not_take_the_page_from_the_others(
@@ -388,8 +394,8 @@ async def test_one_who_goes_does_not_take_the_page_from_the_others(
 ) -> None:
     monkeypatch.setattr(metrics, "SLICE_S", 0.0)
     shared = metrics.SharedPage()
-    first = asyncio.ensure_future(shared.parts(Service(busy.broker), BulkMeasures()))
-    second = asyncio.ensure_future(shared.parts(Service(busy.broker), BulkMeasures()))
+    first = asyncio.ensure_future(shared.parts(session_of(busy.broker)))
+    second = asyncio.ensure_future(shared.parts(session_of(busy.broker)))
     await turns(1)
     first.cancel()
     assert b"smista_queues" in b"".join(await second)

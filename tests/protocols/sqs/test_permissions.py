@@ -11,6 +11,7 @@ import pytest
 from smista.engine import Broker
 from smista.log import MemoryLog
 from smista.protocols.sqs import json_protocol
+from smista.protocols.sqs.app import SqsApp
 from smista.service.permission import Permission
 from smista.service.principal import Principal, anyone
 from smista.service.service import Service
@@ -88,13 +89,13 @@ NEEDS: dict[str, tuple[dict[str, Any], Permission, str | None]] = {
 class Limited(Service):
     """Everybody who has a session may do this, and nothing else."""
 
-    granted: tuple[Permission, str | None] | None = None
+    granted: frozenset[tuple[Permission, str | None]] = frozenset()
 
     def session(self, principal: Principal, namespace: str = DEFAULT_NAMESPACE) -> Session:
         return super().session(principal._replace(grants=self), namespace)
 
-    def allow(self, permission: Permission, namespace: str, name: str | None) -> bool:
-        return (permission, name) == self.granted
+    def allow(self, permission: Permission, namespace: str | None, name: str | None) -> bool:
+        return (permission, name) in self.granted
 
 
 @pytest.mark.parametrize("action", NEEDS)
@@ -103,11 +104,19 @@ async def test_an_action_asks_for_the_permission_it_needs(broker: Broker, action
     await broker.declaring.declare_queue("q")
     app = app_of(broker)
     app.service = service = Limited(broker)
+    assert "'anyone' has no permission" in await refusal(app, action, parameters)
+    sees = frozenset([(Permission.MONITOR, "q")])
+    if (permission, name) not in sees:
+        service.granted = sees
+        assert f"'anyone' has no permission to {permission.value}" in await refusal(app, action, parameters)
+    service.granted = frozenset([(permission, name)])
+    await answer_to(app, action, **parameters)
+
+
+async def refusal(app: SqsApp, action: str, parameters: dict[str, Any]) -> str:
     head = (b"content-type", json_protocol.CONTENT_TYPE), (b"x-amz-target", f"AmazonSQS.{action}".encode())
     start, answer = await exchange(app, msgspec.json.encode(parameters), *head)
     assert start["status"] == 403
     error = msgspec.json.decode(answer["body"])
     assert error["__type"].endswith("#AccessDeniedException")
-    assert f"'anyone' has no permission to {permission.value}" in error["message"]
-    service.granted = permission, name
-    await answer_to(app, action, **parameters)
+    return str(error["message"])

@@ -7,7 +7,6 @@ import logging
 from functools import lru_cache
 from typing import Protocol
 
-from smista.bulk.reader import LogReader
 from smista.errors import (
     BrokerClosed,
     BrokerError,
@@ -32,6 +31,7 @@ from smista.protocols.web.asgi import HELD, Disconnected, Receive, Scope, Send, 
 from smista.service.held import Held, HeldBytes
 from smista.service.principal import anyone
 from smista.service.service import Service
+from smista.service.session import Session
 from smista.service.values import FairTurns
 
 logger = logging.getLogger("smista.http")
@@ -68,13 +68,10 @@ class HttpApp:
         output_bytes_max: int = 16 << 20,
         websocket_frame_bytes_max: int = 16 << 20,
         staged_bytes_max: int = 1 << 30,
-        log_reader: LogReader | None = None,
         access: Access | None = None,
     ) -> None:
-        """`log_reader` reads the broker's log in bulk; without, it is as with a log in memory. Without `access` only
-        names of loopback and addresses are served, and no page but our own."""
+        """Without `access` only names of loopback and addresses are served, and no page but our own."""
         self.service: Service | None = None
-        self.log_reader = log_reader or LogReader()
         self.sqs: Mounted | None = None
         """Another protocol on the same port, asked first."""
         self._access = access or Access()
@@ -176,7 +173,7 @@ class HttpApp:
                 text = await encoded(answer, written_in, fair_turns)
                 await respond(send, 200, written_in.content_type, text)
             elif path in log_paths.PATHS:
-                await log_paths.answer(scope, written_in, receive, send, self._ready(), self.log_reader)
+                await log_paths.answer(scope, written_in, receive, send, self._session(scope))
             elif path.startswith("/v1/") and path not in _OTHER_PATHS:
                 written_in = answer_format(scope, _request_format_or_json(scope))
                 await self._requests.rest(scope, written_in, self._fair_turns(), receive, send)
@@ -205,7 +202,7 @@ class HttpApp:
                 await respond(send, status, _TEXT, b"ready\n" if reason is None else f"not ready: {reason}\n".encode())
             case "/metrics":
                 with self._metrics.reading():
-                    await _respond_metrics(send, await self._metrics.parts(self._ready(), self.log_reader.measures))
+                    await _respond_metrics(send, await self._metrics.parts(self._session(scope)))
             case "/openapi.json":
                 await respond(send, 200, JSON.content_type, _openapi())
             case _:
@@ -228,6 +225,10 @@ class HttpApp:
         if self.service is None:
             raise BrokerClosed("The broker is still reading its log; try again in a moment.")
         return self.service
+
+    def _session(self, scope: Scope) -> Session:
+        """For what is about the broker as a whole."""
+        return self._ready().session(anyone("http", _peer(scope)))
 
     # -- the stream ---------------------------------------------------------------------------------------------------
 

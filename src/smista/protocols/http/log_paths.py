@@ -20,16 +20,14 @@ import msgspec
 
 from smista.bulk.columns import COLUMNS, KINDS
 from smista.bulk.errors import dropped
-from smista.bulk.frames import MakePlan, Read
-from smista.bulk.plans import Part
-from smista.bulk.reader import LogReader
 from smista.errors import BrokerError, InvalidArgument, InvalidRequest, LogPositionDropped, MethodNotAllowed
 from smista.protocols.http import access, rest
 from smista.protocols.http.errors import STATUS, ErrorAnswer, error_body
 from smista.protocols.http.formats import JSON, Format
 from smista.protocols.web.asgi import Disconnected, Receive, Scope, Send, read_body, respond
 from smista.service.arrow import CONTENT_TYPE
-from smista.service.service import Service
+from smista.service.log_reading import MakePlan, Part, Read
+from smista.service.session import Session
 from smista.service.values import DEFAULT_NAMESPACE, SHARDS_MAX, LogRange
 
 HAND_OVER = "smista.hand_over"
@@ -116,9 +114,7 @@ PATHS: dict[str, tuple[type[msgspec.Struct], Any]] = {
 """By path what the query is and what the answer is, if it is one of ours."""
 
 
-async def answer(
-    scope: Scope, written_in: Format, receive: Receive, send: Send, service: Service, log_reader: LogReader
-) -> None:
+async def answer(scope: Scope, written_in: Format, receive: Receive, send: Send, session: Session) -> None:
     """Answer a request to one of the paths; raises why it is refused."""
     if scope["method"] not in ("GET", "HEAD"):
         raise MethodNotAllowed(scope["method"], ["GET", "HEAD"])
@@ -126,27 +122,27 @@ async def answer(
         raise InvalidRequest("A GET takes no body; use the query.")
     match scope["path"]:
         case "/v1/log":
-            await _read(rest.named(ReadLog, {}, scope), scope, send, service, log_reader)
+            await _read(rest.named(ReadLog, {}, scope), scope, send, session)
             return
         case "/v1/log/range":
-            found: object = await _ranges(rest.named(ShowRange, {}, scope), service)
+            found: object = await _ranges(rest.named(ShowRange, {}, scope), session)
         case _:
-            found = await _plan(rest.named(PlanRead, {}, scope), service, log_reader)
+            found = await _plan(rest.named(PlanRead, {}, scope), session)
     await respond(send, 200, written_in.content_type, written_in.encode(found))
 
 
-async def _ranges(query: ShowRange, service: Service) -> Ranges:
-    kept = await _kept(service)
-    position = None if query.at_ms is None else max(kept.first, service.log_position_at(query.at_ms))
-    ids = service.ids
+async def _ranges(query: ShowRange, session: Session) -> Ranges:
+    kept = await _kept(session)
+    position = None if query.at_ms is None else max(kept.first, session.log_position_at(query.at_ms))
+    ids = session.service.ids
     found = ShardRange(ids.shard, ids.log_id, kept.first, kept.next, kept.first_at_ms, kept.next_at_ms, position)
     return Ranges([found])
 
 
-async def _plan(query: PlanRead, service: Service, log_reader: LogReader) -> Plan:
-    log_reader.check()
-    shard = _shard(query.shard, service)
-    start, end = await _bounds(query.start, query.end, service)
+async def _plan(query: PlanRead, session: Session) -> Plan:
+    log_reader = session.log_reader()
+    shard = _shard(query.shard, session)
+    start, end = await _bounds(query.start, query.end, session)
     if start == end:
         return Plan(shard, start, end)
     request = MakePlan(0, start, end, query.max_rows, query.max_bytes, query.min_partitions)
@@ -154,23 +150,23 @@ async def _plan(query: PlanRead, service: Service, log_reader: LogReader) -> Pla
     return Plan(shard, made.start, made.end, made.rows, made.bytes, made.partitions)
 
 
-def _shard(wanted: int | None, service: Service) -> int:
-    there = service.ids.shard
+def _shard(wanted: int | None, session: Session) -> int:
+    there = session.service.ids.shard
     if wanted not in (None, there):
         raise InvalidArgument(f"There is no shard {wanted}; /v1/log/range lists those there are, which is {there}.")
     return there
 
 
-async def _kept(service: Service) -> LogRange:
+async def _kept(session: Session) -> LogRange:
     """What can be read. Everything that was done before the request is in it, unless the disk takes too long."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(service.durable(), DURABLE_S)
-    return service.log_range()
+        await asyncio.wait_for(session.service.durable(), DURABLE_S)
+    return session.log_range()
 
 
-async def _bounds(start: int | None, end: int | None, service: Service) -> tuple[int, int]:
+async def _bounds(start: int | None, end: int | None, session: Session) -> tuple[int, int]:
     """The range within what is kept and durable."""
-    kept = await _kept(service)
+    kept = await _kept(session)
     start = kept.first if start is None else start
     if start < kept.first:
         raise LogPositionDropped(dropped(start, kept.first))
@@ -188,12 +184,12 @@ async def _bounds(start: int | None, end: int | None, service: Service) -> tuple
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-async def _read(query: ReadLog, scope: Scope, send: Send, service: Service, log_reader: LogReader) -> None:
-    log_reader.check()
+async def _read(query: ReadLog, scope: Scope, send: Send, session: Session) -> None:
+    log_reader = session.log_reader()
     columns = [name.strip() for name in query.columns.split(",")] if query.columns is not None else list(COLUMNS)
     columns, kinds = _known("columns", columns, COLUMNS), _known("kind", query.kind or list(KINDS), KINDS)
-    shard = _shard(query.shard, service)
-    start, end = await _bounds(query.start, query.end, service)
+    shard = _shard(query.shard, session)
+    start, end = await _bounds(query.start, query.end, session)
     if scope["method"] == "HEAD":
         await respond(send, 200, CONTENT_TYPE, b"")
         return

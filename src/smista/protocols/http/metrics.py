@@ -29,9 +29,9 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from smista import __version__
-from smista.bulk.reader import BulkMeasures
 from smista.errors import LowDisk, LowMemory, TooManyRequests
-from smista.service.service import Service
+from smista.service.log_reading import BulkMeasures
+from smista.service.session import Session
 from smista.service.values import WAIT_MS, BrokerMeasures, Distribution, QueueMeasures
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -40,12 +40,12 @@ READERS_MAX = 16
 """How many are answered at a time."""
 
 
-async def render_parts(service: Service, bulk: BulkMeasures | None = None) -> list[bytes]:
+async def render_parts(session: Session, bulk: BulkMeasures) -> list[bytes]:
     """All metrics, in pieces to be sent one after the other: putting 50 MB together takes 35 ms, in which nobody else
     gets a turn. That is 10,000 queues with traffic. They are read in slices, the rest of the loop in between."""
-    measures = service.measures()
+    measures = session.measures()
     registry = CollectorRegistry()
-    registry.register(_BrokerCollector(measures, bulk or BulkMeasures()))
+    registry.register(_BrokerCollector(measures, bulk))
     ProcessCollector(registry=registry)
     page = _QueuePage()
     end_s = time.perf_counter() + SLICE_S
@@ -53,7 +53,7 @@ async def render_parts(service: Service, bulk: BulkMeasures | None = None) -> li
         page.add(queue)
         if time.perf_counter() > end_s:
             page.fold()
-            await service.fair_turns.turn()
+            await session.service.fair_turns.turn()
             end_s = time.perf_counter() + SLICE_S
     page.fold()
     return [generate_latest(registry), *page.parts()]
@@ -67,9 +67,11 @@ class SharedPage:
         self._being_made: asyncio.Task[list[bytes]] | None = None
         self._reader_count = 0
 
-    async def parts(self, service: Service, bulk: BulkMeasures) -> list[bytes]:
+    async def parts(self, session: Session) -> list[bytes]:
+        # Asked of everybody, whoever it is made for: it refuses those who may not see it.
+        bulk = session.bulk_measures()
         if self._being_made is None:
-            self._being_made = asyncio.create_task(render_parts(service, bulk))
+            self._being_made = asyncio.create_task(render_parts(session, bulk))
             self._being_made.add_done_callback(self._made)
         # Whoever asked may go; others may wait for it.
         return await asyncio.shield(self._being_made)

@@ -27,7 +27,7 @@ class Info(msgspec.Struct):
     """How many there are, and may be."""
 
 
-class ShowInfo(Command[Info], needs=Permission.MONITOR):
+class ShowInfo(Command[Info], needs=Permission.MONITOR.everywhere()):
     """What this broker is and holds."""
 
     name = "broker.info"

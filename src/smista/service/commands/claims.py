@@ -72,7 +72,7 @@ class ListClaims(Command[ConsumerList], needs=Permission.MONITOR.on("queue")):
     consumer: Name | None = None
 
     async def run(self, context: Context) -> ConsumerList:
-        found = context.broker.claiming.claimants(self.queue, self.consumer, namespace=context.namespace)
+        found = await context.broker.asking.claimants(self.queue, self.consumer, namespace=context.namespace)
         return ConsumerList(found)
 
 

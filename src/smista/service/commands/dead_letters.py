@@ -7,7 +7,8 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from smista.engine import Broker, State, Wanted
+from smista.engine import State, Wanted
+from smista.engine.interface import Engine
 from smista.errors import InvalidRequest, MessageNotFound
 from smista.service.command import Command
 from smista.service.commands.queues import Purged
@@ -37,7 +38,7 @@ def wanted(found: Places, asked: Filtered, **more: Any) -> list[tuple[str, Wante
 
 
 async def _in_turns(
-    broker: Broker, searched: Sequence[tuple[str, Wanted]], namespace: str
+    broker: Engine, searched: Sequence[tuple[str, Wanted]], namespace: str
 ) -> AsyncIterator[tuple[str, Wanted]]:
     """Each place, one in a turn of the loop where there are many: there may be thousands. Those that have gone by then
     are left out; but not the first, so that whoever names what is not there gets an error."""

@@ -8,7 +8,7 @@ import msgspec
 
 from smista.core.counters import QueueStats
 from smista.core.settings import IfExists, QueueSettings
-from smista.engine import Broker
+from smista.engine.interface import Engine
 from smista.errors import InvalidSettings, QueueNotFound
 from smista.service import queue_annotations
 from smista.service.command import Command
@@ -50,7 +50,7 @@ class DeclareQueue(Command[Created], needs=Permission.CONFIGURE.on("queue"), cha
         return Created(self.queue, present is None)
 
 
-def _settings_of(broker: Broker, queue: str, namespace: str) -> QueueSettings | None:
+def _settings_of(broker: Engine, queue: str, namespace: str) -> QueueSettings | None:
     try:
         return broker.catalog.queue_settings(queue, namespace=namespace)
     except QueueNotFound:
@@ -126,7 +126,7 @@ class ShowStats(Command[QueueStats], needs=Permission.MONITOR.on("queue")):
     queue: Name
 
     async def run(self, context: Context) -> QueueStats:
-        return context.broker.statistics.stats(self.queue, namespace=context.namespace)
+        return await context.broker.asking.stats(self.queue, namespace=context.namespace)
 
 
 class QueuePage(msgspec.Struct):
@@ -159,7 +159,7 @@ class ListQueues(Command[QueuePage], needs=Permission.MONITOR):
         if not self.details:
             return QueuePage(page, after)
         stats = [
-            broker.statistics.stats(name, namespace=namespace)
+            await broker.asking.stats(name, namespace=namespace)
             async for name in broker.fair_turns.in_turns(page, SHOWN_AT_ONCE)
             # One may be deleted while others have their turn.
             if broker.catalog.has_queue(name, namespace=namespace)

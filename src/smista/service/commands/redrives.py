@@ -90,7 +90,7 @@ class ListRedrives(Command[RedriveList], needs=Permission.MONITOR.on("queue")):
     queue: Name
 
     async def run(self, context: Context) -> RedriveList:
-        found = context.broker.jobs.of_queue(self.queue, namespace=context.namespace)
+        found = await context.broker.asking.jobs(self.queue, namespace=context.namespace)
         return RedriveList([show_redrive(self.queue, job) for job in found])
 
 

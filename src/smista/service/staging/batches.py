@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from smista.core.staging import Commit, Load, Part, Row
 from smista.core.state import DEFAULT_NAMESPACE
-from smista.engine import Broker
+from smista.engine.interface import Engine
 from smista.errors import BrokerError, InvalidRequest, StageBusy, StageDamaged, StageNotFound
 from smista.log import files
 from smista.service import arrow
@@ -50,7 +50,7 @@ class Committed(NamedTuple):
 class Staging:
     def __init__(
         self,
-        broker: Broker,
+        broker: Engine,
         folder: Path | None = None,
         *,
         expires_ms: int = 3_600_000,

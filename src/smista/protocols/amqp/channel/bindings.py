@@ -16,6 +16,7 @@ from smista.protocols.amqp import routing
 from smista.protocols.amqp.wire.replies import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, ChannelClosing
 from smista.protocols.amqp.wire.values import Arguments
 from smista.service.commands.exchanges import Bind, Unbind
+from smista.service.permission import Permission
 from smista.service.session import Session
 from smista.service.values import X_MATCH_VALUES, ExchangeKind, ExchangeSettings
 
@@ -25,7 +26,17 @@ def existing(session: Session, exchange: str) -> ExchangeSettings:
     try:
         return session.exchange_settings(exchange)
     except (ExchangeNotFound, NamespaceNotFound):
-        raise ChannelClosing(NOT_FOUND, f"no exchange '{exchange}' in vhost '{session.namespace}'") from None
+        raise not_found(session, exchange) from None
+
+
+def not_found(session: Session, exchange: str) -> ChannelClosing:
+    return ChannelClosing(NOT_FOUND, f"no exchange '{exchange}' in vhost '{session.namespace}'")
+
+
+def check_allowed(session: Session, source: str, destination: str) -> None:
+    """Before anything else is looked at, as in RabbitMQ."""
+    session.check(Permission.READ, source)
+    session.check(Permission.WRITE, destination)
 
 
 def check_not_default(exchange: str) -> None:

@@ -72,7 +72,7 @@ class Consuming:
 
     # -- consume ------------------------------------------------------------------------------------------------------
 
-    def consume(self, method: methods.BasicConsume) -> None:
+    async def consume(self, method: methods.BasicConsume) -> None:
         tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
         # That of whoever waits for direct replies may be used again, as in RabbitMQ; not the other way round.
         if tag in self._consumers:
@@ -86,7 +86,10 @@ class Consuming:
         session.check(Permission.READ, queue)
         settings = self._queues.existing(queue)
         where = f"queue '{queue}' in vhost '{session.namespace}'"
-        number, stats = session.queue_number(queue), session.stats(queue)
+        stats = await session.stats(queue)
+        if not self._channel.is_open:
+            return
+        number = session.queue_number(queue)
         exclusive_consumers = client.shared.queues.exclusive_consumers
         is_shared = stats.consumers or settings.single_active_consumer
         if number in exclusive_consumers or (method.exclusive and is_shared):

@@ -24,7 +24,9 @@ async def declare(session: Session, method: methods.ExchangeDeclare) -> Method:
     name = method.exchange
     check_not_default(name)
     if method.passive:
-        bindings.existing(session, name)
+        # That anybody may ask, as in RabbitMQ.
+        if not session.has_exchange(name):
+            raise bindings.not_found(session, name)
         return methods.ExchangeDeclareOk()
     session.check(Permission.CONFIGURE, name)
     kind = _kind(method)
@@ -99,6 +101,7 @@ async def delete(session: Session, method: methods.ExchangeDelete) -> Method:
 async def bind(session: Session, method: methods.ExchangeBind) -> Method:
     check_not_default(method.source)
     check_not_default(method.destination)
+    bindings.check_allowed(session, method.source, method.destination)
     source = bindings.existing(session, method.source)
     bindings.existing(session, method.destination)
     rule = bindings.rule(source, method.arguments)

@@ -10,14 +10,16 @@ from smista.protocols.amqp.client import Client
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.channel import ChannelState
 from smista.protocols.amqp.wire.replies import RESOURCE_LOCKED, ChannelClosing
+from smista.service.permission import Permission
 
 
 async def get(
     client: Client, channel: ChannelState, queues: Queues, unacked: Unacked, method: methods.BasicGet
 ) -> None:
     queue = queues.named(method.queue)
-    settings = queues.existing(queue)
     session = client.session
+    session.check(Permission.READ, queue)
+    settings = queues.existing(queue)
     is_quorum = arguments.is_quorum(settings)
     if settings.single_active_consumer and is_quorum:
         raise ChannelClosing(
@@ -29,6 +31,7 @@ async def get(
     deliveries = await session.receive(
         queue, lease_ms=arguments.lease_ms(settings), consumer=client.peer, beside_active=True
     )
+    left, _ = await queues.counts(queue) if deliveries else (0, 0)
     if not channel.is_open:
         # Gone while the body was read back from the log.
         session.give_back([delivery.receipt for delivery in deliveries])
@@ -42,7 +45,6 @@ async def get(
         session.acknowledge([delivery.receipt])
     else:
         unacked.add(tag, [delivery.receipt])
-    left, _ = queues.counts(queue)
     exchange, key = routed_by(delivery.envelope, queue)
     head = methods.BasicGetOk(tag, delivery.is_redelivered, exchange, key, left)
     channel.send_content(head, raw_properties(delivery, is_counted=is_quorum), delivery.body)

@@ -42,7 +42,7 @@ from smista.protocols.amqp.wire.replies import (
     PRECONDITION_FAILED,
     ChannelClosing,
 )
-from smista.service.values import Published, Ticket
+from smista.service.values import Published, RoutedQueue, Ticket
 
 ALIKE_AT_ONCE = 500
 """How many messages that are alike enter a queue in one step where nothing of each is looked at: some 1 ms."""
@@ -85,7 +85,7 @@ class Publisher:
         self._client = client
         self._service = client.service
         self.targets = Targets(client)
-        self._batches: dict[str, list[_Run]] = {}
+        self._batches: dict[RoutedQueue, list[_Run]] = {}
         """By queue, what goes to it with the next flush."""
         self._confirms: dict[Outcomes, int] = {}
         """By channel, the highest tag that will be confirmed by the next flush."""
@@ -101,7 +101,7 @@ class Publisher:
         target: Target,
         prepared: Prepared,
         bodies: list[bytes],
-        routed: tuple[str, ...] | None = None,
+        routed: tuple[RoutedQueue, ...] | None = None,
     ) -> None:
         """Publish now or with the next flush; to those queues of `routed` that are still there, if it was routed
         before. Raises what closes the channel."""
@@ -136,7 +136,7 @@ class Publisher:
         self._confirms[outcomes] = outcomes.publish_tag
         return first
 
-    def route(self, target: Target, prepared: Prepared) -> tuple[str, ...]:
+    def route(self, target: Target, prepared: Prepared) -> tuple[RoutedQueue, ...]:
         """Where a message would go. Raises what closes the channel."""
         route = target.route
         try:
@@ -169,18 +169,11 @@ class Publisher:
         except ChannelClosing:
             # Whoever publishes one hears of it.
             return 1
-        if len(queues) == 1 and prepared.is_plain and self._is_plain(queues[0]):
+        if len(queues) == 1 and prepared.is_plain and self._client.session.is_plain(queues[0]):
             return ALIKE_AT_ONCE
         return max(1, ONE_BY_ONE_AT_ONCE // max(1, len(queues)))
 
-    def _is_plain(self, queue: str) -> bool:
-        """Whether a queue looks at nothing of what enters it."""
-        try:
-            return self._client.session.queue_settings(queue).is_plain
-        except QueueNotFound:
-            return False
-
-    def _present(self, queues: tuple[str, ...]) -> tuple[str, ...]:
+    def _present(self, queues: tuple[RoutedQueue, ...]) -> tuple[RoutedQueue, ...]:
         return tuple(filter(self._client.session.has_queue, queues))
 
     def flush(self) -> None:
@@ -201,7 +194,7 @@ class Publisher:
             for queue, runs in batches.items():
                 self._publish_runs(queue, runs)
 
-    def _publish_runs(self, queue: str, runs: list[_Run]) -> None:
+    def _publish_runs(self, queue: RoutedQueue, runs: list[_Run]) -> None:
         session = self._client.session
         ticket: Ticket[Sequence[_Result]]
         if len(runs) == 1:
@@ -234,7 +227,9 @@ class Publisher:
             for place, error in refused:
                 self._refused(*origins[place], error)
 
-    def _publish_to_several(self, outcomes: Outcomes, queues: tuple[str, ...], prepared: Prepared, body: bytes) -> None:
+    def _publish_to_several(
+        self, outcomes: Outcomes, queues: tuple[RoutedQueue, ...], prepared: Prepared, body: bytes
+    ) -> None:
         # What goes to one of these queues alone and came before must be in it first.
         self._flush_batches()
         if self._unknown_count:

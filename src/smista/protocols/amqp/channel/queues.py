@@ -51,7 +51,8 @@ class Queues:
             return methods.QueueDeclareOk(method.queue, 0, 1)
         name = method.queue
         if method.passive:
-            self.existing(name)
+            # That anybody may ask, as in RabbitMQ.
+            self._check_there(name)
             self._session.use_queue(name)
         else:
             if name.startswith(RESERVED):
@@ -65,7 +66,7 @@ class Queues:
                 self._check_same(name, present, method)
                 self._session.use_queue(name)
         self._last_name = name
-        return methods.QueueDeclareOk(name, *self.counts(name))
+        return methods.QueueDeclareOk(name, *await self.counts(name))
 
     async def _make(self, name: str, method: methods.QueueDeclare) -> None:
         asked = method.arguments
@@ -110,6 +111,7 @@ class Queues:
     async def bind(self, method: methods.QueueBind) -> Method:
         queue = self.named(method.queue)
         check_not_default(method.exchange)
+        bindings.check_allowed(self._session, method.exchange, queue)
         source = bindings.existing(self._session, method.exchange)
         self.existing(queue)
         key = method.routing_key
@@ -122,6 +124,7 @@ class Queues:
     async def unbind(self, method: methods.QueueUnbind) -> Method:
         queue = self.named(method.queue)
         check_not_default(method.exchange)
+        bindings.check_allowed(self._session, method.exchange, queue)
         rule = routing.routable(method.arguments)
         if self._settings(queue) is not None:
             self._check_access(queue)
@@ -132,6 +135,7 @@ class Queues:
 
     async def purge(self, method: methods.QueuePurge) -> Method:
         queue = self.named(method.queue)
+        self._session.check(Permission.CONFIGURE, queue)
         self.existing(queue)
         return methods.QueuePurgeOk((await self._session.run(PurgeQueue(queue, ready_only=True))).purged)
 
@@ -145,7 +149,7 @@ class Queues:
         where = f"queue '{queue}' in vhost '{self._session.namespace}'"
         if arguments.is_quorum(settings):
             _check_unconditional(where, method)
-        stats = self._session.stats(queue)
+        stats = await self._session.stats(queue)
         if method.if_empty and stats.ready + stats.scheduled:
             raise ChannelClosing(PRECONDITION_FAILED, f"{where} not empty")
         if method.if_unused and stats.consumers:
@@ -165,19 +169,22 @@ class Queues:
 
     def existing(self, queue: str) -> QueueSettings:
         """The settings of a queue that is there and may be used by this connection."""
-        settings = self._settings(queue)
-        if settings is None:
-            raise ChannelClosing(NOT_FOUND, f"no queue '{queue}' in vhost '{self._session.namespace}'")
-        self._check_access(queue)
-        return settings
+        self._check_there(queue)
+        return self._session.queue_settings(queue)
 
-    def counts(self, queue: str) -> tuple[int, int]:
+    def _check_there(self, queue: str) -> None:
+        try:
+            self._check_access(queue)
+        except (QueueNotFound, NamespaceNotFound):
+            raise ChannelClosing(NOT_FOUND, f"no queue '{queue}' in vhost '{self._session.namespace}'") from None
+
+    async def counts(self, queue: str) -> tuple[int, int]:
         """How many messages are ready, and how many consumers there are: none in a queue that has gone meanwhile."""
         try:
-            stats = self._session.stats(queue)
+            ready, consumers = await self._session.counts(queue)
         except QueueNotFound:
             return 0, 0
-        return min(stats.ready, 0xFFFFFFFF), stats.consumers
+        return min(ready, 0xFFFFFFFF), consumers
 
     def _check_access(self, queue: str) -> None:
         if not self._client.may_use(self._session.queue_number(queue)):

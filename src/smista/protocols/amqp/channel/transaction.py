@@ -23,7 +23,7 @@ from smista.protocols.amqp.channel.target import Target
 from smista.protocols.amqp.channel.unacked import Settlement
 from smista.protocols.amqp.client import Client, Later
 from smista.protocols.amqp.wire.replies import PRECONDITION_FAILED, ChannelClosing
-from smista.service.values import Receipt
+from smista.service.values import Receipt, RoutedQueue
 
 KEPT_BYTES_MAX = (256 + 64) << 20
 """Of all that waits for a commit on one connection: it is in memory until then. Two of the largest bodies, and what as
@@ -37,7 +37,7 @@ SLICE = 500
 """So many are published, settled or put back, or so many bytes published, before everybody else has a turn."""
 SLICE_BYTES = 4 << 20
 
-Waiting = tuple[Target, Prepared, tuple[str, ...], list[bytes]]
+Waiting = tuple[Target, Prepared, tuple[RoutedQueue, ...], list[bytes]]
 Settled = tuple[Settlement, dict[int, Receipt]]
 
 

@@ -159,7 +159,7 @@ class Settle(OwnCommand[Settled], changes=True):
         if self.message_id is not None:
             if self.queue is None:
                 raise InvalidRequest("The field `queue`, which `message_id` needs, is missing; give it.")
-            return [call.session.receipt_of(self.queue, self.message_id)]
+            return [await call.session.receipt_of(self.queue, self.message_id)]
         if self.receipt is not None:
             return [call.session.receipt(self.receipt)]
         named: list[Receipt | BrokerError] = []

@@ -71,7 +71,7 @@ class ReceiveMessage(QueueParameters, rename="pascal", kw_only=True):
         attempt = self._attempt(target)
         deliveries = await self._again(call, target, attempt, lease_ms) if attempt is not None else None
         if deliveries is None:
-            self._check_in_flight(call, target, wait_ms)
+            await self._check_in_flight(call, target, wait_ms)
             deliveries = await self._receive(call, target, limit, lease_ms, wait_ms)
             if attempt is not None and deliveries:
                 call.memory.attempts.keep(attempt, [one.receipt for one in deliveries], call.service.now_ms())
@@ -127,11 +127,11 @@ class ReceiveMessage(QueueParameters, rename="pascal", kw_only=True):
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
-    def _check_in_flight(self, call: Call, target: Target, wait_ms: int) -> None:
+    async def _check_in_flight(self, call: Call, target: Target, wait_ms: int) -> None:
         # To count all messages is cheap, to count those in flight is not.
-        if target.session.message_count(target.name) < call.limits.in_flight:
+        if await target.session.message_count(target.name) < call.limits.in_flight:
             return
-        stats = target.session.stats(target.name)
+        stats = await target.session.stats(target.name)
         if stats.in_flight >= call.limits.in_flight:
             raise SqsError(
                 OVER_LIMIT,
