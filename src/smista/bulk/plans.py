@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from smista.bulk.counting import row_count
+from smista.bulk.decoder import COUNTED, Decoder
 from smista.log import LogView
 
 REMEMBERED_MAX = 500_000
@@ -37,6 +37,7 @@ class Plan(Part, kw_only=True, rename={"start": "from", "end": "to"}):
 class Planner:
     def __init__(self, log: LogView) -> None:
         self._log = log
+        self._counter = Decoder(COUNTED, lambda number, position: ("", ""))
         self._counted: dict[int, tuple[int, int]] = {}
 
     def plan(self, start: int, end: int, *, max_rows: int, max_bytes: int, min_partitions: int) -> Plan:
@@ -59,7 +60,7 @@ class Planner:
         for position in range(start, end):
             if position not in counted:
                 for at, block in self._log.blocks(position, min(position + COUNTED_AT_ONCE, end)):
-                    counted[at] = row_count(block), len(block)
+                    counted[at] = self._counter.add(at, block), len(block)
             yield counted[position]
 
 
