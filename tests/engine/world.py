@@ -48,11 +48,15 @@ class World:
         if position >= self.journal.position:
             return False
         if self.reclaimer.needs_reading(position):
-            self.reclaimer.relocate(position, self.blocks[position])
+            for _ in self.reclaimer.relocate(position, self.blocks[position]):
+                self.between_turns()
             self.seal()
         self.reclaimer.given_up(position)
         self.front = position + 1
         return True
+
+    def between_turns(self) -> None:
+        """What others do while a block is relocated: nothing, unless a test says so."""
 
     def restart(self) -> None:
         """Stop in order and start again from the log."""

@@ -384,9 +384,12 @@ class Keeper:
             await self.durable()
             return True
         self.notices.readable(position)
-        began_s = time.perf_counter()
-        self.reclaimer.relocate(position, block)
-        took_s = time.perf_counter() - began_s
+        took_s, began_s = 0.0, time.perf_counter()
+        for _ in self.reclaimer.relocate(position, block):
+            took_s += time.perf_counter() - began_s
+            await asyncio.sleep(0)
+            began_s = time.perf_counter()
+        took_s += time.perf_counter() - began_s
         await self.durable()
         if not self.reclaimer.frees_space(position):
             # Only the next start has something of it.
