@@ -232,7 +232,7 @@ def test_an_exchange_of_many_bindings_is_written_again_in_turns(world: World, mo
         nonlocal turns
         turns += 1
         declaring.unbind(world.state, namespace, Binding.to_queue("wide", "orders", keys.pop()))
-        if turns == 1:
+        if turns == 5:
             declaring.delete_queue(world.state, namespace.queues["fleeting"], now_ms=world.now_ms)
             declaring.declare_queue(world.state, "fleeting", QueueSettings(durable=False), now_ms=world.now_ms)
             declaring.bind(world.state, namespace, Binding.to_queue("wide", "fleeting", "a"))
