@@ -100,8 +100,7 @@ class World:
         for position in range(1, self.next_position):
             log.append(position, self.blocks[position])
         log.fold_from(front)
-        state = BrokerState()
-        recovery = Recovery(state, resident_bytes_max=EVERYTHING)
+        recovery = Recovery(resident_bytes_max=EVERYTHING)
         recovery.replay(log, None)
         journal = EngineJournal(
             log.next_position,
@@ -113,7 +112,7 @@ class World:
         recovery.finish(journal, self.now_ms)
         for position, size, _ in recovery.blocks:
             journal.accounts.block_is(position, size)
-        return state, journal, recovery
+        return recovery.state, journal, recovery
 
     @property
     def next_position(self) -> int:

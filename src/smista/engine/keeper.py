@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Coroutine
 
 from smista.core.message import Message, State
-from smista.core.state import BrokerState
 from smista.engine.clock import Clock
 from smista.engine.commit import Committer
 from smista.engine.effects import Effects
@@ -54,13 +53,13 @@ class Keeper:
         log: Log,
         settings: BrokerSettings,
         clock: Clock,
-        state: BrokerState,
         recovery: Recovery,
         effects: Effects,
         *,
         on_failed: Callable[[BaseException], None],
         on_damaged: Callable[[list[Message], LogError], None],
     ) -> None:
+        state = recovery.state
         self._log = log
         self._settings = settings
         self._clock = clock
