@@ -163,7 +163,7 @@ def give_back_before_leaving(patch: Patch) -> None:
         self._running.enter()
         subscription.is_cancelled = True
         if not keeps_held:
-            (self._settling.vanish_now if is_vanished else self._settling.release_now)(list(subscription.held.values()))
+            (self._settling.vanish_now if is_vanished else self._running.release)(list(subscription.held.values()))
         subscription.is_cancelled = False
         self._consumers.leave([subscription])
         self._running.after()

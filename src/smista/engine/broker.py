@@ -18,7 +18,7 @@ It is made of parts, each a subject with a module of its own, over what they sha
 
 What changes something returns when the change is durable. What is submitted returns a ticket at once, which is answered
 when it is durable, see `tickets`. Both do the whole transition in one synchronous step of the loop, which is what makes
-it atomic: nothing here awaits between deciding and doing. The calls that end in `_now` are that step alone.
+it atomic: nothing here awaits between deciding and doing.
 
 What a caller may rely on: after `OutcomeUnknown` or `BrokerStopped` nothing is confirmed any more, and the process
 should end; a new broker on the same log finds what was confirmed. A cancelled call may have taken effect.

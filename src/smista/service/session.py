@@ -276,7 +276,7 @@ class Session:
     def give_back(self, receipts: Sequence[Receipt]) -> None:
         """Release what nobody is there for any more; nothing where the broker is at its end."""
         if receipts and not self.service.is_over:
-            self._broker.settling.release_now(receipts)
+            self._broker.settling.release(receipts)
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
