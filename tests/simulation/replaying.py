@@ -56,7 +56,7 @@ class Replaying:
             return
         if not self._follow(position, block):
             return
-        self._follower.govern()
+        self._follower.declared.govern()
         followed = snapshot.take(self._follower.state, now_ms, with_claims=False)
         found = snapshot.difference(snapshot.without_claims(live), followed)
         if found:

@@ -26,7 +26,7 @@ from smista.core.message import Failure, Message
 from smista.core.state import BrokerState
 from smista.engine.accounts import live_bytes
 from smista.engine.clock import Clock
-from smista.engine.fold import read_binding
+from smista.engine.declared import read_binding
 from smista.engine.journal import EngineJournal
 from smista.engine.kept_blocks import Kept, KeptBlocks
 from smista.engine.measures import KeptFor, LogSpace

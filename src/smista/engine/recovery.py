@@ -68,11 +68,11 @@ class Recovery:
         self._fold_from(log.fold_position, log, on_damage)
         if self.left_out != log.left_out and log.first_position < self.fold_position:
             self._fold_from(log.first_position, log, on_damage)
-        if not self.left_out and self._fold.nameless:
-            numbers = ", ".join(map(str, self._fold.nameless))
+        if not self.left_out and self._fold.declared.nameless:
+            numbers = ", ".join(map(str, self._fold.declared.nameless))
             raise LogError(f"The log names queues whose declaration is missing (numbers {numbers}).")
         # Their declarations are damaged, their messages are not.
-        self._fold.name_shells(self.last_ms)
+        self._fold.declared.name_shells(self.last_ms)
         if self.left_out != log.left_out:
             log.leave_out(self.left_out, fold_position=self.fold_position)
         self._left_out_times = log.left_out_times
