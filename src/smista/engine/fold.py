@@ -16,6 +16,7 @@ import msgspec
 
 from smista import records
 from smista.caches import ENTRIES_MAX, SMALL_BYTES
+from smista.core.attaching import attach
 from smista.core.dead_letters import apply_left, apply_moved, apply_parked, apply_removed, readdressed
 from smista.core.declaring import schedule_check
 from smista.core.dedup import DedupMemory, Seen
@@ -110,7 +111,7 @@ class Fold:
         state.purged.clear()
         self.declared.finish(journal, now_ms)
         for queue in state.queues.values():
-            queue.attach(now_ms)
+            attach(queue, now_ms)
             # Who uses a queue is not in the log: one that is deleted when nobody does has its whole time again.
             queue.used_at_ms = now_ms
             schedule_check(queue, now_ms)
