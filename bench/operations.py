@@ -21,7 +21,7 @@ async def filled(depth: int, *, delay_ms: int | None = None) -> Broker:
     broker = await Broker.open(MemoryLog(), BrokerSettings(log_retention_ms=0))
     await broker.declaring.declare_queue("q", QueueSettings(max_prefetch=1000))
     for _ in range(depth // 1000):
-        broker.publishing.publish_now("q", [Publication(BODY, delay_ms=delay_ms) for _ in range(1000)])
+        broker.publishing.submit("q", [Publication(BODY, delay_ms=delay_ms) for _ in range(1000)]).result()
     await broker.durable()
     return broker
 
@@ -30,13 +30,13 @@ async def measure(label: str, broker: Broker) -> None:
     received: list[Delivery] = []
 
     def publish() -> None:
-        broker.publishing.publish_now("q", [Publication(BODY)])
+        broker.publishing.submit("q", [Publication(BODY)]).result()
 
     def receive() -> None:
         received.extend(finished(broker.receiving.receive("q")))
 
     def acknowledge() -> None:
-        broker.settling.acknowledge_now([received.pop().receipt])
+        broker.settling.acknowledge([received.pop().receipt]).result()
 
     for step in (publish, receive, acknowledge):
         print(f"{label:>28}  {step.__name__:<12} {summary(latencies(step, COUNT))}", flush=True)

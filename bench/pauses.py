@@ -56,7 +56,7 @@ async def fill(broker: Broker, ttl_ms: int | None = None) -> None:
     envelope = Envelope(ttl_ms=ttl_ms)
     for _ in range(COUNT // 1000):
         await broker.intake.room()
-        broker.publishing.publish_now("q", [Publication(b"x" * 100, envelope) for _ in range(1000)])
+        broker.publishing.submit("q", [Publication(b"x" * 100, envelope) for _ in range(1000)]).result()
         await asyncio.sleep(0)
     await broker.durable()
 

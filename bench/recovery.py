@@ -23,7 +23,7 @@ def main() -> None:
         await broker.declaring.declare_queue("q", QueueSettings(max_prefetch=1000))
         for _ in range(COUNT // 1000):
             await broker.intake.room()
-            broker.publishing.publish_now("q", [Publication(b"x" * 100) for _ in range(1000)])
+            broker.publishing.submit("q", [Publication(b"x" * 100) for _ in range(1000)]).result()
         for _ in range(100):
             await broker.receiving.receive("q", 1000)
         await broker.close()

@@ -30,10 +30,10 @@ async def measure(bindings: int) -> None:
 
     def fresh() -> None:
         envelope = Envelope(exchange="events", routing_key=next(keys))
-        broker.publishing.publish_to_exchange_now("events", Publication(b"x" * 100, envelope))
+        broker.publishing.submit_to_exchange("events", Publication(b"x" * 100, envelope)).result()
 
     def again() -> None:
-        broker.publishing.publish_to_exchange_now("events", Publication(b"x" * 100, repeated))
+        broker.publishing.submit_to_exchange("events", Publication(b"x" * 100, repeated)).result()
 
     print(f"{bindings:>8,} bindings, a new key each time:  {summary(latencies(fresh, COUNT))}")
     print(f"{bindings:>8,} bindings, the same key:         {summary(latencies(again, COUNT))}", flush=True)

@@ -12,8 +12,7 @@ import pytest
 from smista import records
 from smista.bulk.batch import ROWS, Builder
 from smista.bulk.columns import COLUMNS, KINDS
-from smista.bulk.counting import row_count
-from smista.bulk.decoder import Decoder, Wanted
+from smista.bulk.decoder import COUNTED, Decoder, Wanted
 from smista.core.message import PLAIN, Envelope, Message, Reason, State
 from smista.engine.ids import Ids
 from smista.log.errors import LogNewer
@@ -386,7 +385,8 @@ def test_rows_are_what_the_records_say(story: tuple[list[bytes], list[Row]]) -> 
 
 def test_rows_are_counted_without_being_read(story: tuple[list[bytes], list[Row]]) -> None:
     blocks, rows = story
-    assert [row_count(each) for each in blocks] == [
+    counter = Decoder(COUNTED, lambda number, position: ("", ""))
+    assert [counter.add(position, each) for position, each in enumerate(blocks, 1)] == [
         sum(row["position"] == position for row in rows) for position in range(1, len(blocks) + 1)
     ]
 

@@ -90,7 +90,7 @@ def test_a_message_is_noted_before_anything_can_push_it_out() -> None:
         notes = bench.state.journal = Notes()
         publish_to_queues(bench.state, [b, a], Publication(b"new"), now_ms=bench.now_ms)
         bench.keep_limits()
-        assert notes.names.index(f"fanned out {b.name}") < notes.names.index(f"removed {b.name}")
+        assert notes.names.index(f"enqueued {b.name}") < notes.names.index(f"removed {b.name}")
         assert bench.counts(b)[0] == 1
         invariants.check(bench.state)
 

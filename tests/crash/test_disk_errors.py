@@ -159,7 +159,7 @@ async def test_a_full_disk_refuses_publishes_while_consuming_goes_on(tmp_path: P
                     pass
                 assert isinstance(broker.intake.refusal, LowDisk)
                 with pytest.raises(LowDisk):
-                    broker.publishing.publish_now("work", [Publication(b"refused")])
+                    broker.publishing.submit("work", [Publication(b"refused")]).result()
                 for _ in range(40):
                     deliveries = await client.receive("work", 2)
                     assert await client.acknowledge("work", deliveries) == ["confirmed"] * len(deliveries)

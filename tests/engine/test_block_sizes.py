@@ -92,7 +92,7 @@ async def test_bodies_published_alike(kept: Kept) -> None:
     await kept[0].declare("orders", QueueSettings(body_bytes_max=len(BODY)))
     bodies = [BODY] * COUNT
     bodies[7] = bodies[40] = BODY + b"too large"
-    refused = broker.publishing.publish_alike_now("orders", bodies, Publication(BODY))
+    refused = broker.publishing.submit_alike("orders", bodies, Publication(BODY)).result()
     assert [place for place, _ in refused] == [7, 40]
     await broker.durable()
     assert kept[0].counts()[0] == COUNT - 2

@@ -95,7 +95,7 @@ async def test_when_durable_calls_back_once_it_is(kept: Kept) -> None:
     await bench.declare()
     outcomes: list[BaseException | None] = []
     place.log.gate.clear()
-    bench.broker.publishing.publish_now("orders", [Publication(b"x")])
+    bench.broker.publishing.submit("orders", [Publication(b"x")]).result()
     bench.broker.when_durable(outcomes.append)
     await place.log.held_up()
     await turns()
@@ -156,7 +156,7 @@ async def test_when_durable_is_told_of_a_failure(kept: Kept) -> None:
     await bench.declare()
     outcomes: list[BaseException | None] = []
     place.log.is_failing = True
-    bench.broker.publishing.publish_now("orders", [Publication(b"x")])
+    bench.broker.publishing.submit("orders", [Publication(b"x")]).result()
     bench.broker.when_durable(outcomes.append)
     await until(lambda: len(outcomes) == 1)
     assert isinstance(outcomes[0], OutcomeUnknown)
@@ -186,7 +186,7 @@ async def test_a_closed_broker_refuses(kept: Kept) -> None:
 
 
 async def test_closing_makes_durable_what_was_done_before(orders: Bench) -> None:
-    orders.broker.publishing.publish_now("orders", [Publication(b"x")])
+    orders.broker.publishing.submit("orders", [Publication(b"x")]).result()
     await orders.restart()
     assert await orders.bodies() == [b"x"]
 
@@ -294,10 +294,10 @@ async def fill(broker: Broker, envelope: Callable[[int], Envelope]) -> None:
     await broker.declaring.declare_queue("orders", settings)
     with contextlib.suppress(LowMemory):
         for number in range(200):
-            broker.publishing.publish_now("orders", [Publication(b"", envelope(number))])
+            broker.publishing.submit("orders", [Publication(b"", envelope(number))]).result()
     await until(lambda: broker.intake.refusal is not None)
     with pytest.raises(LowMemory, match="memory_bytes_max"):
-        broker.publishing.publish_now("orders", [Publication(b"")])
+        broker.publishing.submit("orders", [Publication(b"")]).result()
     await broker.declaring.purge("orders")
     await until(lambda: broker.intake.refusal is None)
 

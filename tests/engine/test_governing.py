@@ -29,7 +29,7 @@ async def broker() -> AsyncIterator[Broker]:
 
 def declare_many(broker: Broker) -> None:
     for number in range(COUNT):
-        broker.declaring.declare_queue_now(f"q{number:04}", QueueSettings())
+        broker.declaring.submit_queue(f"q{number:04}", QueueSettings()).result()
 
 
 def governed(broker: Broker, policy: str) -> int:

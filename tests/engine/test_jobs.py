@@ -10,7 +10,6 @@ from smista.core.browsing import Wanted
 from smista.core.jobs import ENDED_KEPT, JobState
 from smista.core.message import Envelope, State
 from smista.core.settings import DeadLetterMode, QueueSettings
-from smista.core.state import BrokerState
 from smista.engine import Broker, BrokerSettings
 from smista.engine.claim_records import job_record
 from smista.engine.jobs import JobView
@@ -469,10 +468,11 @@ async def test_a_start_finds_what_the_broker_knew(kept: tuple[Bench, MemoryPlace
     await moved(bench, 1)
     known = bench.broker._state
     await bench.broker.close()
-    state = BrokerState()
-    Recovery(state, resident_bytes_max=1 << 40).replay(place.log, None)
+    recovery = Recovery(resident_bytes_max=1 << 40)
+    recovery.replay(place.log, None)
     records = [
-        [job_record(job) for job in one.jobs[known.queue("orders_dlq").number].values()] for one in (known, state)
+        [job_record(job) for job in one.jobs[known.queue("orders_dlq").number].values()]
+        for one in (known, recovery.state)
     ]
     assert len(records[0]) == 4
     assert records[0] == records[1]

@@ -128,7 +128,7 @@ async def test_publishes_to_a_queue_with_limits_bring_no_more_in_a_turn(broker: 
         broker.subscribing.subscribe("q", turns.deliver, prefetch=100)
         await all_come(turns, 1)
         for _ in range(10):
-            broker.publishing.publish_now("q", [Publication(b"more")])
+            broker.publishing.submit("q", [Publication(b"more")]).result()
         assert len(turns.deliveries) == 2
         await all_come(turns, 30)
     assert turns.bytes_at_once == 2 * LARGE
@@ -139,7 +139,7 @@ async def test_what_would_go_otherwise_comes_at_once_however_much_is_said_of_it(
     async with watched(broker) as turns:
         broker.subscribing.subscribe("q", turns.deliver, prefetch=100)
         envelope = Envelope(b"\x01" + b"x" * LARGE, ttl_ms=0)
-        broker.publishing.publish_now("q", [Publication(b"x", envelope)] * 10)
+        broker.publishing.submit("q", [Publication(b"x", envelope)] * 10).result()
         assert len(turns.deliveries) == 10
 
 

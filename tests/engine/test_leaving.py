@@ -70,7 +70,7 @@ async def test_what_was_settled_or_deleted_meanwhile_stays_so(orders: Bench) -> 
     await orders.publish(b"1", b"2")
     await orders.publish(b"3", queue="other")
     await until(lambda: len(first.deliveries) == 2 and len(second.deliveries) == 1)
-    orders.broker.settling.acknowledge_now([first.deliveries[0].receipt])
+    orders.broker.settling.acknowledge([first.deliveries[0].receipt]).result()
     await orders.broker.declaring.delete_queue("other")
     held = [receipt for subscription in subscriptions for receipt in subscription.held.values()]
     orders.broker.subscribing.leave(subscriptions, held, orders.broker.settling.vanish_now)
@@ -129,7 +129,7 @@ async def test_a_queue_that_stops_being_for_one_consumer_serves_all(orders: Benc
 
     def settle(deliveries: list[Delivery]) -> None:
         settles.deliver(deliveries)
-        orders.broker.settling.acknowledge_now([delivery.receipt for delivery in deliveries])
+        orders.broker.settling.acknowledge([delivery.receipt for delivery in deliveries]).result()
 
     for deliver in (holds.deliver, settle):
         orders.broker.subscribing.subscribe("single", deliver, prefetch=1, lease_ms=FOREVER_MS)

@@ -37,8 +37,10 @@ class SpottyLog(KeptLog):
     def __init__(self) -> None:
         super().__init__()
         self.unreadable: dict[int, int] = {}
+        self.was_read: list[int] = []
 
     def read(self, position: int) -> bytes:
+        self.was_read.append(position)
         if self.unreadable.get(position):
             self.unreadable[position] -= 1
             raise LogUnreadable("memory", position=position, what="it cannot be read (on purpose)")
@@ -157,6 +159,15 @@ async def test_a_moment_of_trouble_while_starting_costs_nothing(spotty: Spotty, 
     if not is_served:
         await bench.restart()
     assert (damages, await bench.bodies()) == ([], [b"a", b"b", b"c"])
+
+
+async def test_a_start_that_would_serve_a_damaged_log_reads_a_sound_one_once(spotty: Spotty) -> None:
+    bench, log = spotty
+    await bench.publish_one_by_one(b"a", b"b", b"c")
+    end = log.next_position
+    log.was_read.clear()
+    assert await serve(bench) == []
+    assert log.was_read == list(range(1, end))
 
 
 async def test_a_plain_start_does_not_leave_out_what_it_cannot_read(spotty: Spotty) -> None:

@@ -464,7 +464,7 @@ async def test_a_broker_that_has_stopped_can_still_be_measured(kept: tuple[Bench
     await bench.declare()
     assert not bench.broker.statistics.measures().is_stopped
     place.log.is_failing = True
-    bench.broker.publishing.publish_now("orders", [])
+    bench.broker.publishing.submit("orders", []).result()
     await asyncio.gather(bench.publish(b"x"), return_exceptions=True)
     await until(lambda: bench.broker.failure is not None)
     measures = bench.broker.statistics.measures()

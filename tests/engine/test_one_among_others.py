@@ -48,7 +48,7 @@ async def test_a_consumer_that_fails_keeps_nobody_from_being_served(orders: Benc
         await orders.declare(name)
         orders.broker.subscribing.subscribe(name, fail if name == "q2" else consumer.deliver)
     for name in names:
-        orders.broker.publishing.publish_now(name, [Publication(b"x")])
+        orders.broker.publishing.submit(name, [Publication(b"x")]).result()
     await until(lambda: len(consumer.deliveries) == 4)
     assert [str(fault) for fault in faults] == ["a consumer's fault"]
 
@@ -83,7 +83,7 @@ async def test_a_consumer_may_publish_as_it_is_served(orders: Bench) -> None:
         got.extend(delivery.body for delivery in deliveries)
         orders.pass_time(ms=50)
         if len(got) < 3:
-            orders.broker.publishing.publish_now("bounded", [Publication(b"more")])
+            orders.broker.publishing.submit("bounded", [Publication(b"more")]).result()
 
     orders.broker.subscribing.subscribe("bounded", publish_more, lease_ms=3_600_000)
     await orders.publish(b"first", queue="bounded")
@@ -104,7 +104,7 @@ async def test_a_consumer_may_delete_the_queue_between_the_messages_of_a_batch(o
         bench.broker.declaring.delete_queue_now(number)
 
     bench.broker.subscribing.subscribe("gone", delete)
-    results = bench.broker.publishing.publish_now("gone", [Publication(b"x")] * 3)
+    results = bench.broker.publishing.submit("gone", [Publication(b"x")] * 3).result()
     is_one_by_one = overflow is Overflow.REJECT
     assert [isinstance(result, QueueDeleted) for result in results] == [False, is_one_by_one, is_one_by_one]
     await bench.broker.durable()
@@ -177,7 +177,7 @@ async def test_closing_goes_on_though_whoever_asked_was_cancelled() -> None:
     closing.cancel()
     await asyncio.gather(closing, return_exceptions=True)
     with pytest.raises(BrokerClosed):
-        broker.publishing.publish_now("q", [Publication(b"y")])
+        broker.publishing.submit("q", [Publication(b"y")]).result()
     place.log.gate.set()
     await broker.close()
     await publishing

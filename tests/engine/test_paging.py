@@ -127,7 +127,7 @@ async def test_fanned_out_bodies_come_back(short: Short) -> None:
     await bench.declare("others")
     await bench.fanout("all", "orders", "others")
     for message in ALL:
-        bench.broker.publishing.publish_to_exchange_now("all", Publication(message))
+        bench.broker.publishing.submit_to_exchange("all", Publication(message)).result()
         if message.startswith(b"5"):
             await bench.broker.durable()
     await bench.broker.durable()

@@ -67,7 +67,7 @@ async def test_polls_are_answered_in_the_order_in_which_they_came(orders: Bench)
 async def test_a_poll_does_not_overtake_those_that_wait(orders: Bench) -> None:
     waiting = asyncio.create_task(orders.receive_one(wait_ms=LONGEST_WAIT_MS))
     await turns()
-    orders.broker.publishing.publish_now("orders", [])
+    orders.broker.publishing.submit("orders", []).result()
     publishing = asyncio.create_task(orders.publish(b"x"))
     await asyncio.sleep(0)
     assert await orders.broker.receiving.receive("orders") == []
@@ -114,7 +114,7 @@ async def test_a_cancelled_poll_takes_nothing_along(orders: Bench) -> None:
 async def test_a_poll_cancelled_after_it_was_answered_gives_its_messages_back(orders: Bench) -> None:
     poll = asyncio.create_task(orders.broker.receiving.receive("orders", wait_ms=LONGEST_WAIT_MS))
     await turns()
-    orders.broker.publishing.publish_now("orders", [Publication(b"x")])
+    orders.broker.publishing.submit("orders", [Publication(b"x")]).result()
     # The broker's turn answers the poll; the task that asked runs one turn later, and is cancelled before.
     await asyncio.sleep(0)
     assert orders.counts() == (0, 0, 1, 0)

@@ -10,22 +10,22 @@ from tests.engine.bench import Bench, Consumer
 
 
 async def test_a_queue_is_declared_at_once_and_keeps_its_number(orders: Bench) -> None:
-    number = orders.broker.declaring.declare_queue_now("inbox")
+    number = orders.broker.declaring.submit_queue("inbox").result()
     assert orders.broker.catalog.queue_number("inbox") == number
-    assert orders.broker.declaring.declare_queue_now("inbox") == number
+    assert orders.broker.declaring.submit_queue("inbox").result() == number
     with pytest.raises(QueueDiffers):
-        orders.broker.declaring.declare_queue_now("inbox", QueueSettings(ordered=True))
+        orders.broker.declaring.submit_queue("inbox", QueueSettings(ordered=True)).result()
     await orders.publish(b"kept", queue="inbox")
     await orders.restart()
     assert orders.broker.catalog.queue_number("inbox") == number
 
 
 async def test_another_queue_of_the_name_has_another_number(orders: Bench) -> None:
-    first = orders.broker.declaring.declare_queue_now("inbox")
+    first = orders.broker.declaring.submit_queue("inbox").result()
     await orders.broker.declaring.delete_queue("inbox")
     with pytest.raises(QueueNotFound):
         orders.broker.catalog.queue_number("inbox")
-    second = orders.broker.declaring.declare_queue_now("inbox")
+    second = orders.broker.declaring.submit_queue("inbox").result()
     await orders.publish(b"confirmed", queue="inbox")
     assert second != first
     assert not orders.broker.declaring.delete_queue_now(first)
@@ -34,7 +34,7 @@ async def test_another_queue_of_the_name_has_another_number(orders: Bench) -> No
 
 async def test_a_queue_is_deleted_at_once_by_its_number(orders: Bench) -> None:
     consumer = Consumer()
-    number = orders.broker.declaring.declare_queue_now("inbox")
+    number = orders.broker.declaring.submit_queue("inbox").result()
     orders.broker.subscribing.subscribe("inbox", consumer.deliver, ended=consumer.ended)
     assert orders.broker.declaring.delete_queue_now(number)
     assert [ending.code for ending in consumer.endings] == ["queue_deleted"]

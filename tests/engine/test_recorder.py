@@ -2,10 +2,8 @@
 
 import pytest
 
-from smista import records
 from smista.core import settling
-from smista.core.declaring import bind, declare_exchange, declare_queue, lasting_bindings
-from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
+from smista.core.declaring import declare_queue
 from smista.core.message import Message, Publication
 from smista.core.publishing import publish
 from smista.core.queue import Queue
@@ -19,7 +17,6 @@ from smista.engine.journal import EngineJournal
 from smista.engine.recorder import FullBlock, Recorder
 from smista.engine.subscription import Subscription
 from smista.log.errors import LogDamaged
-from smista.records import Kind
 from tests import snapshot
 
 NOW_MS = 1_700_000_000_000
@@ -75,37 +72,6 @@ def test_a_recorder_changes_nothing_but_its_block() -> None:
     publish(state, queue, [Publication(b"x")], now_ms=NOW_MS)
     assert queue.position == 0
     assert [message.position for message in queue.messages()] == [0]
-
-
-def test_an_exchange_with_many_bindings_is_written_in_small_records_and_whole_wherever_the_log_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("smista.engine.recorder.BINDINGS_MAX", 3)
-    recorder = Recorder(1, block_bytes_max=100)
-    state = BrokerState(recorder)
-    declared(state)
-    exchange = declare_exchange(state, "wide", ExchangeSettings(ExchangeKind.DIRECT))
-    for number in range(20):
-        bind(state, state.namespace("/"), Binding.to_queue("wide", "orders", f"key.{number}"))
-    recorder.cut()
-    before = recorder.take_full()
-    # As it is done when its oldest block is given up.
-    recorder.exchange_declared(exchange, lasting_bindings(state, exchange))
-    recorder.cut()
-    again = recorder.take_full()
-    assert len(again) > 3, "it takes several blocks"
-    for end in range(len(again) + 1):
-        assert bindings(folded([*before, *again[:end]])) == bindings(state), "the drop of the front waits for all of it"
-    recorder.queue_declared(state.queue("orders"))
-    recorder.cut()
-    assert bindings(folded([*again, *recorder.take_full()])) == bindings(state)
-    found = [record for full in again for record in records.blocks.records(full.seal(NOW_MS))]
-    [whole] = [records.exchange_declared.decode(one.data) for one in found if one.kind is Kind.EXCHANGE_DECLARED]
-    assert len(whole.bindings) == 3
-
-
-def bindings(state: BrokerState) -> list[Binding]:
-    return list(state.namespace("/").topology.bindings())
 
 
 def test_a_block_ends_between_transitions_only_and_is_not_written_there(state: BrokerState) -> None:

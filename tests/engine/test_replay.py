@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from smista import records
 from smista.core import declaring, publishing, receiving, settling
 from smista.core.entering import Placed
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Message, Publication, Receipt
 from smista.core.queue import Queue
 from smista.core.settings import DeadLetterMode, QueueSettings
+from smista.records import Kind
 from tests.engine.world import World
 
 PARK = QueueSettings(dead_letter=DeadLetterMode.PARK, max_retries=0)
@@ -208,6 +210,43 @@ def test_bindings_of_predeclared_exchanges_survive_relocation(world: World) -> N
     declare(world, "orders")
     bind(world, Binding.to_queue("amq.topic", "orders", "a.#"))
     reclaim_through(world, world.journal.position - 1)
+    world.check()
+
+
+def test_an_exchange_of_many_bindings_is_written_again_in_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smista.engine.reclaim.BINDINGS_MAX", 3)
+    monkeypatch.setattr("smista.engine.reclaim.RELOCATED_AT_ONCE", 2)
+    keys = [f"key.{number}" for number in range(20)]
+    declare(world, "orders")
+    declare(world, "fleeting")
+    declaring.declare_exchange(world.state, "wide", ExchangeSettings(ExchangeKind.DIRECT))
+    declared_in = world.journal.position
+    world.seal()
+    for key in keys:
+        bind(world, Binding.to_queue("wide", "orders", key))
+    bind(world, Binding.to_queue("wide", "fleeting", "a"))
+    namespace = world.state.namespace("/")
+    turns = 0
+
+    def unbind_one() -> None:
+        nonlocal turns
+        turns += 1
+        declaring.unbind(world.state, namespace, Binding.to_queue("wide", "orders", keys.pop()))
+        if turns == 5:
+            declaring.delete_queue(world.state, namespace.queues["fleeting"], now_ms=world.now_ms)
+            declaring.declare_queue(world.state, "fleeting", QueueSettings(durable=False), now_ms=world.now_ms)
+            declaring.bind(world.state, namespace, Binding.to_queue("wide", "fleeting", "a"))
+        # Wherever the log ends, it says the same.
+        world.check()
+
+    monkeypatch.setattr(world, "between_turns", unbind_one)
+    reclaim_through(world, declared_in)
+    assert turns > 5
+    records_of = [record for block in world.blocks.values() for record in records.blocks.records(block)]
+    found = [records.exchange_declared.decode(one.data) for one in records_of if one.kind is Kind.EXCHANGE_DECLARED]
+    assert max(len(one.bindings) for one in found) == 3
+    delete(world, namespace.queues["fleeting"])
+    declare(world, "fleeting")
     world.check()
 
 

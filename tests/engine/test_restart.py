@@ -210,7 +210,7 @@ async def test_a_receipt_of_a_message_a_crash_undid_settles_no_other_message() -
     broker = await Broker.open(log, SETTINGS)
     await broker.declaring.declare_queue("orders")
     blocks = log._next_position, dict(log._blocks)
-    broker.publishing.publish_now("orders", [Publication(b"never confirmed")])
+    broker.publishing.submit("orders", [Publication(b"never confirmed")]).result()
     [lost] = await broker.receiving.receive("orders")
     await broker.close()
     log._next_position, log._blocks = blocks
@@ -236,7 +236,7 @@ async def test_what_was_seen_before_it_was_on_disk_is_another_message_when_publi
     append_count = log.append_count
     log.gate.clear()
     publication = Publication(b"x", Envelope(deduplication_id="once"))
-    broker.publishing.publish_now("orders", [publication])
+    broker.publishing.submit("orders", [publication]).result()
     [seen] = await broker.receiving.receive("orders")
     assert log.append_count == append_count, "it is on disk"
     log.gate.set()

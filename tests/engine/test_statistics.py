@@ -14,7 +14,7 @@ async def test_to_ask_does_not_keep_limits_in_the_middle_of_the_caller(orders: B
     held = await orders.broker.receiving.receive("small", 2)
     await orders.publish(b"2", b"3", queue="small")
     statistics = orders.broker.statistics
-    orders.broker.settling.release_now([delivery.receipt for delivery in held])
+    orders.broker._running.release([delivery.receipt for delivery in held])
     assert statistics.stats("small").depth == 4
     assert statistics.message_count("small") == 4
     assert await statistics.totals()

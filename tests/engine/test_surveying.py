@@ -27,7 +27,7 @@ DEPTH = 5_000
 async def broker() -> AsyncIterator[Broker]:
     async with await Broker.open(MemoryLog()) as broker:
         for number in range(COUNT):
-            broker.declaring.declare_queue_now(f"q{number:03}", QueueSettings())
+            broker.declaring.submit_queue(f"q{number:03}", QueueSettings()).result()
         yield broker
 
 
@@ -87,7 +87,7 @@ async def test_what_is_over_a_limit_is_not_counted(broker: Broker) -> None:
     await broker.declaring.alter_queue(
         "q000", QueueSettings(max_depth=1, overflow=Overflow.DROP_OLDEST, limit_ready_only=True)
     )
-    broker.publishing.publish_now("q000", [Publication(b"")] * 3)
+    broker.publishing.submit("q000", [Publication(b"")] * 3).result()
     assert await broker.statistics.totals() == (COUNT, 1)
 
 

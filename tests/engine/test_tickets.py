@@ -246,7 +246,7 @@ async def test_a_broker_that_is_closed_refuses(where: Where) -> None:
 async def test_several_queues_take_it_each_for_itself(orders: Bench, where: Where, count: int) -> None:
     names = [f"q{number}" for number in range(count)]
     for name in names:
-        orders.broker.declaring.declare_queue_now(name, QueueSettings(max_depth=1 if name == "q1" else None))
+        orders.broker.declaring.submit_queue(name, QueueSettings(max_depth=1 if name == "q1" else None)).result()
     await orders.publish(b"before", queue="q1")
     names[2] = "gone"
     results = await where(orders.broker).publishing.submit_to_queues(names, Publication(b"x"))
@@ -272,7 +272,7 @@ async def test_an_exchange_takes_it_for_all_its_queues(orders: Bench, where: Whe
     await broker.declaring.declare_exchange("all", ExchangeSettings(ExchangeKind.FANOUT))
     names = [f"q{number}" for number in range(count)]
     for name in names:
-        broker.declaring.declare_queue_now(name)
+        broker.declaring.submit_queue(name).result()
     await asyncio.gather(*(broker.declaring.bind(Binding.to_queue("all", name)) for name in names))
     publication = Publication(b"x", Envelope(exchange="all"))
     placed = await where(broker).publishing.submit_to_exchange("all", publication)
@@ -300,7 +300,7 @@ async def test_what_takes_more_than_one_step_is_known_before_it_is_durable(kept:
     bench, place = kept
     names = [f"q{number}" for number in range(FAN_OUT_AT_ONCE + 1)]
     for name in names:
-        bench.broker.declaring.declare_queue_now(name)
+        bench.broker.declaring.submit_queue(name).result()
     await bench.broker.durable()
     place.log.gate.clear()
     answers = Answers()

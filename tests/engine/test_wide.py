@@ -159,7 +159,7 @@ async def test_what_expires_goes_to_very_many_queues_some_at_a_time(bench: Bench
 async def test_what_is_over_as_it_enters_goes_to_very_many_queues_some_at_a_time(bench: Bench) -> None:
     await dying(bench, message_ttl_ms=0)
     before = placed(bench.broker)
-    bench.broker.publishing.publish_now("dying", [Publication(b"x")] * COUNT)
+    bench.broker.publishing.submit("dying", [Publication(b"x")] * COUNT).result()
     assert placed(bench.broker) - before <= COUNT + 2 * WIDTH
     assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) == WIDTH
 
@@ -327,7 +327,7 @@ async def test_a_batch_that_may_not_wait_leaves_what_has_to_leave_to_later_turns
 ) -> None:
     await full(bench, "full", overflow)
     before = placed(bench.broker)
-    refused = bench.broker.publishing.publish_alike_now("full", [b"x"] * COUNT, Publication(b""))
+    refused = bench.broker.publishing.submit_alike("full", [b"x"] * COUNT, Publication(b"")).result()
     assert len(refused) == (0 if overflow is Overflow.DEAD_LETTER_OLDEST else COUNT)
     assert placed(bench.broker) - before <= COUNT + 3 * WIDTH
     assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) == WIDTH
@@ -362,7 +362,7 @@ async def test_a_batch_that_may_not_wait_pushes_out_some_at_a_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await full_of_small_ones(bench, monkeypatch)
-    bench.broker.publishing.publish_alike_now("full", [one.body for one in LARGE], Publication(b""))
+    bench.broker.publishing.submit_alike("full", [one.body for one in LARGE], Publication(b"")).result()
     assert gone(bench.broker) <= 150
     work = asyncio.ensure_future(until(lambda: bench.counts("full") == (COUNT, 0, 0, 0)))
     assert await most_in_a_turn(bench.broker, work, gone) <= 150
@@ -374,15 +374,12 @@ async def test_one_for_several_queues_pushes_out_some_at_a_time(bench: Bench, mo
     for name in others:
         await bench.declare(name, QueueSettings(max_bytes=MANY, overflow=Overflow.DROP_OLDEST))
         await bench.broker.publishing.publish(name, [Publication(b"x")] * MANY)
-    bench.broker.publishing.publish_to_queues_now(["full", *others], Publication(b"x" * MANY))
+    bench.broker.publishing.submit_to_queues(["full", *others], Publication(b"x" * MANY)).result()
     assert gone(bench.broker) <= 150
     await until(lambda: all(bench.counts(name) == (1, 0, 0, 0) for name in others))
 
 
-@pytest.mark.parametrize("may_wait", [True, False])
-async def test_a_batch_that_enters_one_by_one_makes_no_more_dead_letters_in_a_turn(
-    bench: Bench, *, may_wait: bool
-) -> None:
+async def test_a_batch_that_enters_one_by_one_makes_no_more_dead_letters_in_a_turn(bench: Bench) -> None:
     """As in a queue of AMQP that has consumers and refuses what does not fit."""
     settings = QueueSettings(
         max_depth=1, limit_ready_only=True, overflow=Overflow.DEAD_LETTER_NEWEST, dead_letter_exchange="amq.fanout"
@@ -392,36 +389,23 @@ async def test_a_batch_that_enters_one_by_one_makes_no_more_dead_letters_in_a_tu
     bench.broker.subscribing.subscribe("full", consumer.deliver, prefetch=1)
     await bench.publish(b"held", b"ready", queue="full")
     await until(lambda: bench.counts("full") == (1, 0, 1, 0))
-    before, batch = placed(bench.broker), [Publication(b"x")] * COUNT
-    if may_wait:
-        work: asyncio.Future[Any] = asyncio.ensure_future(bench.broker.publishing.publish("full", batch))
-        assert await most_in_a_turn(bench.broker, work) <= 2 * WIDTH + 2
-        results = await work
-    else:
-        results = bench.broker.publishing.publish_now("full", batch)
-        assert placed(bench.broker) - before <= COUNT + 3 * WIDTH
-    assert [type(one) for one in results] == [QueueFull] * COUNT
+    work: asyncio.Future[Any] = asyncio.ensure_future(
+        bench.broker.publishing.publish("full", [Publication(b"x")] * COUNT)
+    )
+    assert await most_in_a_turn(bench.broker, work) <= 2 * WIDTH + 2
+    assert [type(one) for one in await work] == [QueueFull] * COUNT
     assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) <= 2 * WIDTH
     assert bench.counts("full") == (1, 0, 1, 0)
 
 
-@pytest.mark.parametrize("may_wait", [True, False])
-async def test_a_batch_whose_dead_letters_nobody_takes_is_refused_some_at_a_time(
-    bench: Bench, *, may_wait: bool
-) -> None:
+async def test_a_batch_whose_dead_letters_nobody_takes_is_refused_some_at_a_time(bench: Bench) -> None:
     for number in range(WIDTH):
         await bench.broker.declaring.alter_queue(f"q{number}", QueueSettings(max_depth=1))
     await bench.broker.publishing.publish_to_exchange("amq.fanout", Publication(b"full"))
     await full(bench, "full", Overflow.DEAD_LETTER_OLDEST)
-    before, batch = tried(bench.broker), [Publication(b"x")] * COUNT
-    if may_wait:
-        work = asyncio.ensure_future(bench.broker.publishing.publish("full", batch))
-        assert await most_in_a_turn(bench.broker, work, tried) == WIDTH
-        results = await work
-    else:
-        results = bench.broker.publishing.publish_now("full", batch)
-        assert tried(bench.broker) - before == WIDTH
-    assert [type(one) for one in results] == [QueueFull] * COUNT
+    work = asyncio.ensure_future(bench.broker.publishing.publish("full", [Publication(b"x")] * COUNT))
+    assert await most_in_a_turn(bench.broker, work, tried) == WIDTH
+    assert [type(one) for one in await work] == [QueueFull] * COUNT
     assert bench.counts("full") == (1, 0, 0, 0)
 
 
@@ -441,7 +425,7 @@ async def test_a_message_for_several_full_queues_whose_dead_letters_go_to_very_m
 
     monkeypatch.setattr("smista.core.dead_letters.find_way", counted)
     before = placed(bench.broker)
-    bench.broker.publishing.publish_to_queues_now(names, Publication(b"x"))
+    bench.broker.publishing.submit_to_queues(names, Publication(b"x")).result()
     assert placed(bench.broker) - before <= COUNT + 3 * WIDTH
     assert looked_for <= 4
     # Not by `counts`: each call of the broker that looks at a queue does some of what is left.

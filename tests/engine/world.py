@@ -48,11 +48,15 @@ class World:
         if position >= self.journal.position:
             return False
         if self.reclaimer.needs_reading(position):
-            self.reclaimer.relocate(position, self.blocks[position])
+            for _ in self.reclaimer.relocate(position, self.blocks[position]):
+                self.between_turns()
             self.seal()
         self.reclaimer.given_up(position)
         self.front = position + 1
         return True
+
+    def between_turns(self) -> None:
+        """What others do while a block is relocated: nothing, unless a test says so."""
 
     def restart(self) -> None:
         """Stop in order and start again from the log."""
@@ -96,8 +100,7 @@ class World:
         for position in range(1, self.next_position):
             log.append(position, self.blocks[position])
         log.fold_from(front)
-        state = BrokerState()
-        recovery = Recovery(state, resident_bytes_max=EVERYTHING)
+        recovery = Recovery(resident_bytes_max=EVERYTHING)
         recovery.replay(log, None)
         journal = EngineJournal(
             log.next_position,
@@ -109,7 +112,7 @@ class World:
         recovery.finish(journal, self.now_ms)
         for position, size, _ in recovery.blocks:
             journal.accounts.block_is(position, size)
-        return state, journal, recovery
+        return recovery.state, journal, recovery
 
     @property
     def next_position(self) -> int:

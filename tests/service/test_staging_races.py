@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,6 +50,17 @@ def removing(monkeypatch: pytest.MonkeyPatch) -> Removing:
     return Removing(monkeypatch)
 
 
+@asynccontextmanager
+async def staged(folder: Path) -> AsyncIterator[Staging]:
+    """Batch 1 of a job is staged, with one part."""
+    async with await Broker.open(MemoryLog()) as broker:
+        await broker.declaring.declare_queue("q")
+        staging = Staging(broker, folder)
+        await staging.stage(Stage("job", "1", 0, 0), these(ROWS), 10_000)
+        yield staging
+        await staging.close()
+
+
 async def refuses_new_things(staging: Staging, job: str, batch: str) -> None:
     for call in (staging.stage(Stage(job, batch, 0, 1), these(ROWS), 1000), staging.discard(job, batch)):
         with pytest.raises(StageBusy):
@@ -76,10 +88,7 @@ async def test_nothing_else_is_done_with_a_batch_that_is_being_discarded(tmp_pat
 
 
 async def test_nor_with_one_whose_files_go_because_it_is_committed(tmp_path: Path, removing: Removing) -> None:
-    async with await Broker.open(MemoryLog()) as broker:
-        await broker.declaring.declare_queue("q")
-        staging = Staging(broker, tmp_path)
-        await staging.stage(Stage("job", "1", 0, 0), these(ROWS), 10_000)
+    async with staged(tmp_path) as staging:
         first = asyncio.create_task(staging.commit("job", "1", [(0, 0)], queue="q"))
         await until(lambda: removing.begun)
         await refuses_new_things(staging, "job", "1")
@@ -87,14 +96,10 @@ async def test_nor_with_one_whose_files_go_because_it_is_committed(tmp_path: Pat
         removing.may_go_on.set()
         assert (await first).published == (await again).published == 2
         assert (await again).is_repeated
-        await staging.close()
 
 
 async def test_nor_with_one_whose_files_go_because_it_was_committed_before(tmp_path: Path, removing: Removing) -> None:
-    async with await Broker.open(MemoryLog()) as broker:
-        await broker.declaring.declare_queue("q")
-        staging = Staging(broker, tmp_path)
-        await staging.stage(Stage("job", "1", 0, 0), these(ROWS), 10_000)
+    async with staged(tmp_path) as staging:
         removing.may_go_on.set()
         await staging.commit("job", "1", [(0, 0)], queue="q")
         removing.may_go_on.clear()
@@ -109,7 +114,6 @@ async def test_nor_with_one_whose_files_go_because_it_was_committed_before(tmp_p
         removing.may_go_on.set()
         assert [done.published for done in await asyncio.gather(*repeated[1:])] == [2, 2]
         assert removing.begun == 1, "they are removed once for all who wait for that"
-        await staging.close()
 
 
 @pytest.mark.parametrize("other", [b"BB", b"B"], ids=["longer", "shorter"])
@@ -144,10 +148,7 @@ async def test_what_is_still_on_its_way_in_when_its_batch_is_committed_comes_too
 
 
 async def test_closing_waits_until_files_are_removed(tmp_path: Path, removing: Removing) -> None:
-    async with await Broker.open(MemoryLog()) as broker:
-        await broker.declaring.declare_queue("q")
-        staging = Staging(broker, tmp_path)
-        await staging.stage(Stage("job", "1", 0, 0), these(ROWS), 10_000)
+    async with staged(tmp_path) as staging:
         committing = asyncio.create_task(staging.commit("job", "1", [(0, 0)], queue="q"))
         await until(lambda: removing.begun)
         closing = asyncio.create_task(staging.close())

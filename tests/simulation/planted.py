@@ -16,7 +16,7 @@ from smista.core import due, fan_out, jobs, settling
 from smista.core.calendar import Entry
 from smista.core.claims import Claim
 from smista.core.declaring import look_after
-from smista.core.entering import Placed, Result, apply_entered, make_message, placed, refuse
+from smista.core.entering import Placed, Result, make_message, placed, refuse
 from smista.core.exchanges import route
 from smista.core.governing import Governing
 from smista.core.jobs import Job
@@ -119,7 +119,9 @@ def refuse_before_noting(patch: Patch) -> None:
                 continue
             make_room(state, queue, len(publication.body), now_ms)
             message = make_message(queue, publication, state.next_sequence, now_ms)
-            apply_entered(state, queue, (message,), now_ms)
+            state.next_sequence += 1
+            queue.counters.published += 1
+            queue.insert(message, now_ms)
             results.append(placed(queue, message, now_ms))
             copies.append((queue, message))
         if copies:
@@ -161,7 +163,7 @@ def give_back_before_leaving(patch: Patch) -> None:
         self._running.enter()
         subscription.is_cancelled = True
         if not keeps_held:
-            (self._settling.vanish_now if is_vanished else self._settling.release_now)(list(subscription.held.values()))
+            (self._settling.vanish_now if is_vanished else self._running.release)(list(subscription.held.values()))
         subscription.is_cancelled = False
         self._consumers.leave([subscription])
         self._running.after()

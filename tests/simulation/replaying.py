@@ -56,7 +56,7 @@ class Replaying:
             return
         if not self._follow(position, block):
             return
-        self._follower.govern()
+        self._follower.declared.govern()
         followed = snapshot.take(self._follower.state, now_ms, with_claims=False)
         found = snapshot.difference(snapshot.without_claims(live), followed)
         if found:
@@ -141,14 +141,13 @@ class Replaying:
                 self.check(position, fronts[position])
 
     def _recover(self, position: int, front: int, now_ms: int) -> BrokerState:
-        state = BrokerState()
-        recovery = Recovery(state, resident_bytes_max=EVERYTHING)
+        recovery = Recovery(resident_bytes_max=EVERYTHING)
         recovery.replay(cast(Log, _Part(self.sealed, front, position)), None)
         journal = EngineJournal(
             position + 1, Effects(), block_bytes_max=EVERYTHING, resident_bytes_max=EVERYTHING, read_body=_none
         )
         recovery.finish(journal, now_ms)
-        return state
+        return recovery.state
 
     # -- over a restart -----------------------------------------------------------------------------------------------
 

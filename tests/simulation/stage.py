@@ -207,7 +207,7 @@ def simulated(
     on_thread: Callable[[LogThread], None],
     has_room: Callable[[], bool],
     journal: type,
-    state: type,
+    recovery: type,
     governing: type,
 ) -> Iterator[None]:
     """While this is open the engine runs on the simulator's loop, clock and chances."""
@@ -222,7 +222,7 @@ def simulated(
     changes: list[tuple[ModuleType | type, str, object]] = list(_SIZES)
     # The order of a set would else depend on where things lie in memory.
     changes.append((Queue, "__hash__", _number_of))
-    changes += [(smista.engine.keeper, "EngineJournal", journal), (smista.engine.broker, "BrokerState", state)]
+    changes += [(smista.engine.keeper, "EngineJournal", journal), (smista.engine.broker, "Recovery", recovery)]
     changes.append((smista.core.governing, "Governing", governing))
     for engine in _ENGINE:
         for name, real, ours in (("time", time, clock), ("random", random, chances), ("threading", threading, threads)):

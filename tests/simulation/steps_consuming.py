@@ -143,7 +143,7 @@ def give_back(world: World, draw: random.Random) -> None:
     if is_vanished:
         world.broker.settling.vanish_now(receipts)
     else:
-        world.broker.settling.release_now(receipts)
+        world.broker._running.release(receipts)
 
 
 @step(4)
@@ -167,7 +167,7 @@ def disconnect(world: World, draw: random.Random) -> None:
 
 
 def _nack_some(broker: Broker, receipts: Sequence[Receipt]) -> int:
-    return len(broker.settling.nack_now(receipts, requeue=True, delay_ms=0, is_cut=True))
+    return len(broker.settling._nack(True, 0, "", receipts))
 
 
 def _held_by(world: World, consumers: list[Consumer]) -> list[Receipt]:
@@ -209,7 +209,7 @@ def set_pool_limit(world: World, draw: random.Random) -> None:
 def _acknowledge(world: World, receipts: list[Receipt]) -> None:
     for receipt in receipts:
         world.ledger.may_acknowledge(receipt)
-    outcomes = world.broker.settling.acknowledge_now(receipts)
+    outcomes = world.broker.settling.acknowledge(receipts).result()
     _settled(world, receipts, outcomes)
 
 
@@ -267,7 +267,7 @@ def nack(world: World, draw: random.Random) -> None:
     for receipt in receipts:
         world.settled(receipt)
     if draw.random() < 0.5:
-        world.broker.settling.nack_now(receipts, requeue=requeue, delay_ms=delay_ms, error="it failed")
+        world.broker.settling._nack(requeue, delay_ms, "it failed", receipts)
     else:
         world.call("nack", world.broker.settling.nack(receipts, requeue=requeue, delay_ms=delay_ms, error="it failed"))
 
@@ -280,7 +280,7 @@ def release(world: World, draw: random.Random) -> None:
         receipts = [hand.delivery.receipt for hand in hands]
         for receipt in receipts:
             world.settled(receipt)
-        world.broker.settling.release_now(receipts)
+        world.broker._running.release(receipts)
 
 
 @step(4)
@@ -304,11 +304,11 @@ def settle_late(world: World, draw: random.Random) -> None:
     before = snapshot.take(world.state, world.now_ms)
     outcomes: list[object]
     if how == "acknowledge":
-        outcomes = list(world.broker.settling.acknowledge_now([receipt]))
+        outcomes = list(world.broker.settling.acknowledge([receipt]).result())
     elif how == "nack":
-        outcomes = list(world.broker.settling.nack_now([receipt]))
+        outcomes = list(world.broker.settling.nack([receipt]).result())
     else:
-        outcomes = list(world.broker.settling.release_now([receipt]))
+        outcomes = list(world.broker._running.release([receipt]))
     changed = snapshot.difference(before, snapshot.take(world.state, world.now_ms))
     if not isinstance(outcomes[0], BrokerError) or changed:
         world.blame.say("a stale receipt had an effect", f"{how} by {receipt}: {outcomes[0]!r}; {changed}")
@@ -338,7 +338,7 @@ def transaction(world: World, draw: random.Random) -> None:
     _acknowledge(world, [hand.delivery.receipt for hand in done])
     for hand in failed:
         world.settled(hand.delivery.receipt)
-    world.broker.settling.nack_now([hand.delivery.receipt for hand in failed], requeue=draw.random() < 0.6, delay_ms=0)
+    world.broker.settling._nack(draw.random() < 0.6, 0, "", [hand.delivery.receipt for hand in failed])
     for one in publications:
-        world.broker.publishing.publish_now(queue, [one], is_use=False)
+        world.broker.publishing.submit(queue, [one], is_use=False).result()
     world.call("durable after a transaction", world.broker.durable())

@@ -143,7 +143,7 @@ def publish_now(world: World, draw: random.Random) -> None:
     queue, publications = world.some_queue(draw), _several(world, draw)
     is_use = draw.random() < 0.7
     world.note(f"publish at once to {queue}, use {is_use}: {_shown(publications)}")
-    results = world.broker.publishing.publish_now(queue, publications, is_use=is_use)
+    results = world.broker.publishing.submit(queue, publications, is_use=is_use).result()
     if is_use:
         world.used(queue)
     if draw.random() < 0.5:
@@ -155,7 +155,7 @@ def publish_alike(world: World, draw: random.Random) -> None:
     queue, like = world.some_queue(draw), publication(world, draw)
     bodies = [publication(world, draw).body for _ in range(draw.choice((1, 2, 4)))]
     world.note(f"publish alike to {queue}: {_one(like)} and {b' '.join(bodies).decode()}")
-    world.broker.publishing.publish_alike_now(queue, bodies, like)
+    world.broker.publishing.submit_alike(queue, bodies, like).result()
     world.used(queue)
 
 
@@ -170,7 +170,7 @@ def publish_to_exchange(world: World, draw: random.Random) -> None:
         world.broker._running.enter_within_limits()
         before = world.state.next_sequence, set(world.ledger.alive)
         try:
-            world.broker.publishing.publish_to_exchange_now(exchange, one, headers=headers)
+            world.broker.publishing.submit_to_exchange(exchange, one, headers=headers).result()
         except QueueFull as refusal:
             # What one queue alone refuses may become a dead letter.
             is_one = len(world.broker.catalog.route(exchange, one.envelope.routing_key, headers=headers).queues) == 1
@@ -191,7 +191,7 @@ def publish_to_queues(world: World, draw: random.Random) -> None:
     queues = draw.sample(names, min(len(names), draw.choice((1, 2, 3))))
     one, is_use = publication(world, draw), draw.random() < 0.5
     world.note(f"publish to queues {queues}: {_one(one)}")
-    results = world.broker.publishing.publish_to_queues_now(queues, one, is_use=is_use)
+    results = world.broker.publishing.submit_to_queues(queues, one, is_use=is_use).result()
     if is_use:
         for queue in queues:
             world.used(queue)

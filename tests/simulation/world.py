@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,9 @@ from smista.core.state import BrokerState
 from smista.engine import Broker, BrokerSettings, CreditPool, Delivery, PriorityPolicy
 from smista.engine.clock import Clock
 from smista.engine.recorder import FullBlock
+from smista.engine.recovery import Recovery
+from smista.log import Log
+from smista.log.errors import LogDamaged
 from tests.simulation.callers import Batch, Consumer, Hand, name_of
 from tests.simulation.calls import Calls
 from tests.simulation.ledger import Name
@@ -74,17 +77,17 @@ class World(Calls):
             def on_cut(self, full: FullBlock) -> None:
                 world.replaying.block_sealed(full.position, full.seal(world.now_ms), world.state, world.now_ms)
 
-        class State(BrokerState):
-            def __init__(self, **options: Any) -> None:
-                super().__init__(**options)
-                world.state = self
+        class Opening(Recovery):
+            def replay(self, log: Log, on_damage: Callable[[LogDamaged], None] | None) -> None:
+                super().replay(log, on_damage)
+                world.state = self.state
 
         class Watched(Governing):
             def __init__(self, *arguments: Any, **options: Any) -> None:
                 super().__init__(*arguments, **options)
                 world._governings.append(self)
 
-        with simulated(self.loop, self.chances, self._thread_made, self._has_room, Journal, State, Watched):
+        with simulated(self.loop, self.chances, self._thread_made, self._has_room, Journal, Opening, Watched):
             try:
                 yield
             finally:

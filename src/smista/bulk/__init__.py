@@ -4,7 +4,6 @@ columns    what a row is: its columns, their types, the kinds of rows
 decoder    blocks to rows; which columns a record fills stands in `smista.records`
 entries    the messages among them that entered
 batch      rows to Arrow batches
-counting   how many rows a block has
 plans      how to share out a range of the log
 names      which number is which queue
 process    the process that does all of this, beside the broker

@@ -63,6 +63,10 @@ class Wanted(NamedTuple):
     """Whether rows of the queue with this namespace and name are."""
 
 
+COUNTED = Wanted(frozenset(), frozenset(), False, lambda namespace, name: False)
+"""For whoever wants to know how many rows there are, and nothing of them."""
+
+
 class Decoder(Entries):
     """Takes blocks and collects their rows until `batch.build` makes a batch of them and `clear` forgets them.
 
@@ -97,8 +101,8 @@ class Decoder(Entries):
         self.consumers: list[str] = []
         self._consumer_codes: dict[bytes, int] = {}
 
-    def add(self, position: int, block: bytes) -> None:
-        """Collect the rows of one block."""
+    def add(self, position: int, block: bytes) -> int:
+        """Collect the rows of one block; returns how many it has, of all kinds and queues."""
         self._position = position
         self._index = 0
         collect = _COLLECT
@@ -109,6 +113,7 @@ class Decoder(Entries):
                     collect_rows(self, block, start, end)
         except (struct.error, msgspec.DecodeError, ValueError, LookupError) as error:
             raise RecordError(f"A record in block {position} makes no sense: {error}.") from None
+        return self._index
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 

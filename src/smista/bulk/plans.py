@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from smista.bulk.counting import row_count
+from smista.bulk.decoder import COUNTED, Decoder
 from smista.log import LogView
 from smista.service.log_reading import Part, Plan
 
@@ -18,6 +18,7 @@ COUNTED_AT_ONCE = 64
 class Planner:
     def __init__(self, log: LogView) -> None:
         self._log = log
+        self._counter = Decoder(COUNTED, lambda number, position: ("", ""))
         self._counted: dict[int, tuple[int, int]] = {}
 
     def plan(self, start: int, end: int, *, max_rows: int, max_bytes: int, min_partitions: int) -> Plan:
@@ -40,7 +41,7 @@ class Planner:
         for position in range(start, end):
             if position not in counted:
                 for at, block in self._log.blocks(position, min(position + COUNTED_AT_ONCE, end)):
-                    counted[at] = row_count(block), len(block)
+                    counted[at] = self._counter.add(at, block), len(block)
             yield counted[position]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from smista.core import jobs
+from smista.core.attaching import attach, take_up_settings
 from smista.core.exchanges import Binding, Exchange, ExchangeSettings
 from smista.core.limits import is_over
 from smista.core.queue import Queue
@@ -52,7 +53,7 @@ def declare_queue(
     _check_dead_letter_cycle(state, name, settings, namespace)
     # Queues declared alike share one settings object, as their dead-letter queues do.
     queue = state.add_queue(state.next_queue, namespace, name, settings, now_ms)
-    queue.attach(now_ms)
+    attach(queue, now_ms)
     schedule_check(queue, now_ms)
     state.journal.queue_declared(queue)
     return queue
@@ -93,7 +94,7 @@ def govern(state: BrokerState, queue: Queue, *, is_lined_up_anew: bool = False, 
     state.namespaces[queue.namespace].govern(queue)
     if queue.settings == before and not is_lined_up_anew:
         return False
-    queue.take_up_settings(before, now_ms, is_lined_up_anew=is_lined_up_anew)
+    take_up_settings(queue, before, now_ms, is_lined_up_anew=is_lined_up_anew)
     if queue.settings.expires_ms != before.expires_ms:
         # A queue that was long idle has its whole time from now on, and is not deleted by the change itself.
         queue.used_at_ms = now_ms

@@ -9,6 +9,9 @@ Nothing is changed by a message before its record is noted, and nothing else run
 a message that is refused has changed nothing, one that goes to several queues enters all of them, and whatever leaves
 to make room leaves before, in transitions of its own. None of its records is about a message that is not noted yet.
 
+All publishing ends in `enter`, or in `enter_plain`, which does the same for less where there is nothing to ask of one
+message that is not asked of all.
+
 Messages that are published together share a record where nothing of one depends on what another has changed. `Entering`
 plans them one after the other, and lets in those it has before it plans one that does.
 
@@ -25,6 +28,7 @@ import msgspec
 
 from smista.core.checks import check_publication
 from smista.core.dead_letters import can_set_aside
+from smista.core.declaring import look_after
 from smista.core.dedup import DedupMemory, Seen, dedup_key
 from smista.core.limits import MAKES_ROOM, can_make_room, has_room, next_to_go, over_by
 from smista.core.message import Envelope, Fate, Message, Publication, Reason
@@ -47,31 +51,74 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 
 
 Result = Placed | BrokerError
+Copy = tuple[Queue, Message]
 _PLANNED = Placed(0, 0, 0, "")
 """Stands for a result that is known when its message has entered."""
 
 
-class Entering:
-    """Messages on their way into one queue, and what became of each publication that was to become one."""
+class Planned:
+    """What is to enter together, and nothing any more once it has: messages of one queue, or copies of one message for
+    several."""
 
-    __slots__ = ("_body_bytes", "_keys", "_messages", "_now_ms", "_places", "_queue", "_state", "results")
+    __slots__ = ("copies", "keys")
+
+    def __init__(self) -> None:
+        self.copies: list[Copy] = []
+        self.keys: dict[tuple[Queue, str], Message] = {}
+        """Under which keys the queues will remember them."""
+
+    def add(
+        self,
+        state: BrokerState,
+        queue: Queue,
+        publication: Publication,
+        key: str | None,
+        now_ms: int,
+        sent_as: str | None = None,
+    ) -> None:
+        message = make_message(queue, publication, state.next_sequence + len(self.copies), now_ms)
+        self.copies.append((queue, message))
+        if key is not None:
+            self.keys[queue, key] = message
+        if sent_as is not None:
+            self.keys[queue, sent_as] = message
+
+    def enter(self, state: BrokerState, now_ms: int) -> list[Placed]:
+        """They enter, are remembered, and leave again where they may not stay. Where each of them came to."""
+        copies, keys = self.copies, self.keys
+        if not copies:
+            return []
+        places = enter(state, copies, now_ms)
+        if keys:
+            for (queue, key), message in keys.items():
+                remember(state, queue, key, message, now_ms)
+            self.keys = {}
+        self.copies = []
+        for queue, message in copies:
+            if queue.settings.is_limited or message.expires_at_ms is not None:
+                state.entered(queue, message, now_ms)
+        return places
+
+
+class Entering:
+    """Publications for one queue, planned one after the other, and what became of each."""
+
+    __slots__ = ("_body_bytes", "_now_ms", "_places", "_planned", "_queue", "_state", "results")
 
     def __init__(self, state: BrokerState, queue: Queue, now_ms: int) -> None:
         self._state = state
         self._queue = queue
         self._now_ms = now_ms
-        self._messages: list[Message] = []
+        self._planned = Planned()
         self._places: list[int] = []
         """Where in `results` each of them stands."""
-        self._keys: dict[str, Message] = {}
-        """Under which keys the queue will remember them."""
         self._body_bytes = 0
         self.results: list[Result] = []
 
     @property
     def known_count(self) -> int:
         """How many results are known: those of what has entered, or may not."""
-        return len(self.results) - len(self._messages)
+        return len(self.results) - len(self._places)
 
     def plan(self, publication: Publication, sent_as: str | None = None, *, is_open: bool | None = None) -> None:
         """One more publication is to enter, or has before; raises why it may not. `is_open` where it is hurried, as in
@@ -81,7 +128,7 @@ class Entering:
         if duplicate is None:
             check_publication(state, queue, publication)
             key = dedup_key(queue.settings, publication)
-            if key in self._keys:
+            if key is not None and (queue, key) in self._planned.keys:
                 self.let_in()
             duplicate = find_duplicate(queue, key, now_ms)
         if duplicate is not None:
@@ -90,7 +137,7 @@ class Entering:
             return
         body_bytes = len(publication.body)
         if queue.settings.is_limited:
-            count = len(self._messages)
+            count = len(self._places)
             if count and not has_room(queue, self._body_bytes + body_bytes, count + 1):
                 # What makes room notes records of its own; those of the messages before it come first.
                 self.let_in()
@@ -99,11 +146,7 @@ class Entering:
                 admit(state, queue, body_bytes, now_ms, is_open=is_open)
                 if is_open is None:
                     make_room(state, queue, body_bytes, now_ms)
-        message = make_message(queue, publication, state.next_sequence + len(self._messages), now_ms)
-        for name in (key, sent_as):
-            if name is not None:
-                self._keys[name] = message
-        self._messages.append(message)
+        self._planned.add(state, queue, publication, key, now_ms, sent_as)
         self._places.append(len(self.results))
         self._body_bytes += body_bytes
         self.results.append(_PLANNED)
@@ -117,23 +160,21 @@ class Entering:
         refuse(self._state, self._queue, publication, error, self._now_ms, is_hurried=is_hurried)
 
     def let_in(self) -> None:
-        """Note and apply what is planned, and see to it that those leave again that may not stay."""
-        messages = self._messages
-        if not messages:
-            return
-        state, queue, now_ms, results = self._state, self._queue, self._now_ms, self.results
-        state.journal.enqueued(queue, messages, now_ms)
-        state.next_sequence += len(messages)
-        queue.counters.published += len(messages)
-        for place, message in zip(self._places, messages, strict=True):
-            queue.insert(message, now_ms)
-            results[place] = placed(queue, message, now_ms)
-        for key, message in self._keys.items():
-            remember(state, queue, key, message, now_ms)
-        for message in messages:
-            state.entered(queue, message, now_ms)
-        state.journal.between()
-        self._messages, self._places, self._keys, self._body_bytes = [], [], {}, 0
+        """What is planned enters."""
+        if self._places:
+            for place, result in zip(self._places, self._planned.enter(self._state, self._now_ms), strict=True):
+                self.results[place] = result
+            self._state.journal.between()
+            self._places, self._body_bytes = [], 0
+
+
+def plan_promised(state: BrokerState, queue: Queue, publication: Publication, planned: Planned, now_ms: int) -> None:
+    """What may not be refused any more is to enter too, unless it has before, or is planned already."""
+    key = dedup_key(queue.settings, publication)
+    if key is not None and ((queue, key) in planned.keys or find_duplicate(queue, key, now_ms) is not None):
+        queue.counters.duplicates += 1
+    else:
+        planned.add(state, queue, publication, key, now_ms)
 
 
 def find_duplicate(queue: Queue, key: str | None, now_ms: int) -> Placed | None:
@@ -202,18 +243,44 @@ def make_message(queue: Queue, publication: Publication, sequence: int, now_ms: 
     return message
 
 
-def enter(state: BrokerState, queue: Queue, messages: Sequence[Message], now_ms: int) -> None:
-    """Note and apply messages that were made for this queue under the next sequences."""
-    state.journal.enqueued(queue, messages, now_ms)
-    apply_entered(state, queue, messages, now_ms)
-
-
-def apply_entered(state: BrokerState, queue: Queue, messages: Sequence[Message], now_ms: int) -> None:
-    """Put messages into a queue that have been noted."""
-    state.next_sequence += len(messages)
-    queue.counters.published += len(messages)
-    for message in messages:
+def enter(state: BrokerState, copies: Sequence[Copy], now_ms: int) -> list[Placed]:
+    """Note and apply messages that were made under the next sequences, in this order. Where each of them came to."""
+    queues = [queue for queue, _ in copies]
+    if queues[0] is queues[-1]:
+        del queues[1:]
+        state.journal.enqueued(queues[0], [message for _, message in copies], now_ms)
+    else:
+        state.journal.fanned_out(copies, now_ms)
+    state.next_sequence += len(copies)
+    places = []
+    for queue, message in copies:
+        queue.counters.published += 1
         queue.insert(message, now_ms)
+        places.append(placed(queue, message, now_ms))
+    for queue in queues:
+        look_after(queue, now_ms)
+    return places
+
+
+def enter_plain(
+    state: BrokerState,
+    queue: Queue,
+    messages: Sequence[Message],
+    bodies: Sequence[bytes] | None,
+    body_bytes: int,
+    now_ms: int,
+) -> None:
+    """As `enter`, for messages of one queue that are ready, at one priority, and stay; with their `bodies` where they
+    differ in nothing else. Nearly every batch is such: with its checks 1.1 us for one message against 3, and 0.3 us for
+    each of a hundred against 2."""
+    if bodies is None:
+        state.journal.enqueued(queue, messages, now_ms)
+    else:
+        state.journal.enqueued_alike(queue, messages, bodies, now_ms)
+    state.next_sequence += len(messages)
+    queue.insert_ready(messages, body_bytes)
+    queue.counters.published += len(messages)
+    look_after(queue, now_ms)
 
 
 def is_set_aside_when_refused(queue: Queue, error: BrokerError) -> bool:
@@ -234,7 +301,7 @@ def refuse(
     queue.counters.rejected += 1
     if is_set_aside_when_refused(queue, error):
         message = make_message(queue, publication, state.next_sequence, now_ms)
-        enter(state, queue, (message,), now_ms)
+        enter(state, [(queue, message)], now_ms)
         if is_hurried:
             state.beyond.setdefault(queue, []).append(message)
             state.mark_over_limit(queue)

@@ -15,21 +15,10 @@ from collections.abc import Mapping, Sequence
 
 from smista.core.checks import BATCH_ID_LENGTH_MAX, check_id, check_publication
 from smista.core.dead_letters import is_much
-from smista.core.declaring import look_after
 from smista.core.dedup import dedup_key, sent_key
-from smista.core.entering import (
-    Placed,
-    Result,
-    admit,
-    find_duplicate,
-    find_sent,
-    make_message,
-    placed,
-    refuse,
-    remember,
-)
+from smista.core.entering import Placed, Planned, Result, admit, find_duplicate, find_sent, plan_promised, refuse
 from smista.core.exchanges import Reach, Work, route
-from smista.core.message import Message, Publication
+from smista.core.message import Publication
 from smista.core.publishing import Batch, publish
 from smista.core.queue import Queue
 from smista.core.settings import Overflow, QueueSettings
@@ -40,7 +29,6 @@ from smista.errors import BrokerError
 _Decided = tuple[Queue, str | None, Placed | None]
 """A queue that takes the message, the key under which it remembers it (see `dedup_key`), and, if it has it already,
 where."""
-Copy = tuple[Queue, Message]
 _Keys = dict[int, tuple[QueueSettings, str | None]]
 """By their ids, settings that were held against the message, with the key: queues declared alike share them, and of
 5,000 queues there are few to look at."""
@@ -113,18 +101,10 @@ def publish_promised_to_several(
     state: BrokerState, queues: Sequence[Queue], publication: Publication, *, now_ms: int
 ) -> None:
     """As `publish_promised`, one message to several queues: one body for all of them."""
-    copies: list[Copy] = []
-    keys: list[tuple[Queue, str, Message]] = []
+    planned = Planned()
     for queue in queues:
-        key = dedup_key(queue.settings, publication)
-        if find_duplicate(queue, key, now_ms) is None:
-            message = make_message(queue, publication, state.next_sequence + len(copies), now_ms)
-            copies.append((queue, message))
-            if key is not None:
-                keys.append((queue, key, message))
-        else:
-            queue.counters.duplicates += 1
-    _enter(state, copies, keys, now_ms)
+        plan_promised(state, queue, publication, planned, now_ms)
+    planned.enter(state, now_ms)
 
 
 def _decide(
@@ -170,43 +150,11 @@ def _store(
         if duplicate is None and queue.settings.overflow is Overflow.DROP_OLDEST and queue.settings.is_limited:
             make_room(state, queue, len(publication.body), now_ms)
             state.journal.between()
-    copies: list[Copy] = []
-    keys: list[tuple[Queue, str, Message]] = []
+    planned = Planned()
     for queue, key, duplicate in decided:
-        if duplicate is not None:
+        if duplicate is None:
+            planned.add(state, queue, publication, key, now_ms, sent_as)
+        else:
             queue.counters.duplicates += 1
-            continue
-        message = make_message(queue, publication, state.next_sequence + len(copies), now_ms)
-        copies.append((queue, message))
-        if key is not None:
-            keys.append((queue, key, message))
-        if sent_as is not None:
-            keys.append((queue, sent_as, message))
-    entered = _enter(state, copies, keys, now_ms)
-    if len(entered) == len(decided):
-        return entered
-    places = iter(entered)
+    places = iter(planned.enter(state, now_ms))
     return [next(places) if duplicate is None else duplicate for _, _, duplicate in decided]
-
-
-def _enter(
-    state: BrokerState, copies: Sequence[Copy], keys: Sequence[tuple[Queue, str, Message]], now_ms: int
-) -> list[Placed]:
-    """Note and apply one message that enters several queues, and see to it that it leaves those again in which it may
-    not stay."""
-    if not copies:
-        return []
-    state.journal.fanned_out(copies, now_ms)
-    state.next_sequence += len(copies)
-    results: list[Placed] = []
-    for queue, message in copies:
-        queue.counters.published += 1
-        queue.insert(message, now_ms)
-        results.append(placed(queue, message, now_ms))
-    for queue, key, message in keys:
-        remember(state, queue, key, message, now_ms)
-    for queue, message in copies:
-        if queue.settings.is_limited or message.expires_at_ms is not None:
-            state.entered(queue, message, now_ms)
-        look_after(queue, now_ms)
-    return results

@@ -34,7 +34,7 @@ class Journal:
     def policy_deleted(self, namespace: str, name: str) -> None: ...
 
     def exchange_declared(self, exchange: Exchange, bindings: Sequence[Binding]) -> None:
-        """With those of its bindings that are to last."""
+        """With bindings from it that are to last."""
 
     def exchange_deleted(self, exchange: Exchange) -> None: ...
 

@@ -20,9 +20,17 @@ import msgspec
 
 from smista.core.checks import BATCH_ID_LENGTH_MAX, check_id, check_publication
 from smista.core.dead_letters import is_much
-from smista.core.declaring import look_after
-from smista.core.dedup import Seen, batch_key, dedup_key, sent_key
-from smista.core.entering import Entering, Placed, Result, enter, find_duplicate, make_message, remember, seen_before
+from smista.core.dedup import Seen, batch_key, sent_key
+from smista.core.entering import (
+    Entering,
+    Placed,
+    Planned,
+    Result,
+    enter_plain,
+    plan_promised,
+    remember,
+    seen_before,
+)
 from smista.core.message import PLAIN, Envelope, Message, Publication
 from smista.core.queue import Queue
 from smista.core.state import BrokerState
@@ -82,7 +90,6 @@ def publish(
             entering.refuse(publication, error, is_hurried=is_hurried)
             is_open = is_open and not isinstance(error, QueueFull)
     entering.let_in()
-    look_after(queue, now_ms)
     return entering.results
 
 
@@ -115,11 +122,7 @@ def publish_alike(
         Message(sequence, sequence, number, envelope, body, priority, now_ms, now_ms)
         for sequence, body in enumerate(bodies, state.next_sequence)
     ]
-    state.journal.enqueued_alike(queue, entered, bodies, now_ms)
-    state.next_sequence += len(entered)
-    queue.insert_ready(entered, sum(map(len, bodies)))
-    queue.counters.published += len(entered)
-    look_after(queue, now_ms)
+    enter_plain(state, queue, entered, bodies, sum(map(len, bodies)), now_ms)
     return []
 
 
@@ -133,25 +136,10 @@ def publish_promised(state: BrokerState, queue: Queue, publications: Sequence[Pu
     if max(len(one.body) for one in publications) <= limit and _is_plain(queue, publications):
         _publish_plain(state, queue, publications, None, now_ms)
         return len(publications)
-    entered: list[Message] = []
-    keys: dict[str, Message] = {}
+    planned = Planned()
     for publication in publications:
-        key = dedup_key(queue.settings, publication)
-        if key in keys or find_duplicate(queue, key, now_ms) is not None:
-            queue.counters.duplicates += 1
-            continue
-        message = make_message(queue, publication, state.next_sequence + len(entered), now_ms)
-        entered.append(message)
-        if key is not None:
-            keys[key] = message
-    if entered:
-        enter(state, queue, entered, now_ms)
-    for key, message in keys.items():
-        remember(state, queue, key, message, now_ms)
-    for message in entered:
-        state.entered(queue, message, now_ms)
-    look_after(queue, now_ms)
-    return len(entered)
+        plan_promised(state, queue, publication, planned, now_ms)
+    return len(planned.enter(state, now_ms))
 
 
 def _publish_plain(
@@ -183,13 +171,9 @@ def _publish_plain(
         body_bytes += len(body)
         sequence += 1
     if entered:
-        state.journal.enqueued(queue, entered, now_ms)
-        state.next_sequence = sequence
-        queue.insert_ready(entered, body_bytes)
-        queue.counters.published += len(entered)
+        enter_plain(state, queue, entered, None, body_bytes, now_ms)
         if batch is not None:
             _remember_batch(state, queue, batch, entered, results, now_ms)
-        look_after(queue, now_ms)
     return results
 
 

@@ -6,8 +6,8 @@ between groups; in an ordered queue groups hold back what must wait for its pred
 deadline a message has in its state.
 
 Primitives change, they never refuse: the commands decide first and note a record; recovery calls the same primitives
-from the records. While a log is being replayed the queue is *detached*: tables only. `attach` then builds line, groups
-and deadlines from the tables, which is why a due time that passed needs no record of its own: the calendar finds it.
+from the records. While a log is being replayed the queue is *detached*: tables only, see `attaching`. From there on the
+primitives keep line, groups and deadlines too.
 
 What the queue must not know: other queues, exchanges, consumers, the log.
 """
@@ -182,7 +182,7 @@ class Queue:
             return
         if self.groups is None and message.expires_at_ms is None and message.state is READY:
             # Nearly every message: nothing to hold back, nothing to time.
-            (self.line or self._line()).append(message)
+            (self.line or self.make_line()).append(message)
             if self.is_watched:
                 self.woken[self] = None
         else:
@@ -195,10 +195,10 @@ class Queue:
         if len(messages) == 1:
             [message] = messages
             self.ready[message.sequence] = message
-            (self.line or self._line()).append(message)
+            (self.line or self.make_line()).append(message)
         else:
             self.ready.add_all({message.sequence: message for message in messages})
-            self._line().extend(messages)
+            self.make_line().extend(messages)
         if self.is_watched:
             self.woken[self] = None
 
@@ -350,7 +350,7 @@ class Queue:
             self.line.leave(message)
         successor = groups.leave(message)
         if successor is not None and successor.state is READY:
-            self._line().put_back(successor)
+            self.make_line().put_back(successor)
             self._wake()
 
     def remove_held(self, messages: Sequence[Message]) -> None:
@@ -403,64 +403,16 @@ class Queue:
             self.line = self.fair = None
         if self.groups is not None:
             self.groups = None
-            self._rebuild_groups()
+            self.make_groups()
         return taken
 
     # -- indexes ------------------------------------------------------------------------------------------------------
-
-    def attach(self, now_ms: int) -> None:
-        """Build line, groups and deadlines from the tables; from here on the primitives keep them."""
-        assert not self.is_attached
-        self.is_attached = True
-        if self.settings.rate_limit is not None:
-            self.rate = RateLimit(self.settings.rate_limit, now_ms)
-        self.ready = _in_sequence(self.ready)
-        self._rebuild_groups()
-        groups = self.groups
-        if self.settings.fair:
-            for message in self.in_flight.values():
-                self._fair_line().hold(message)
-        for message in self.ready.values():
-            if groups is None or groups.is_first(message):
-                self._line().append(message)
-            if message.expires_at_ms is not None:
-                self.calendar.add(message, message.expires_at_ms, now_ms)
-        for message in self.scheduled.values():
-            self.calendar.add(message, message.ready_at_ms, now_ms)
-        for message in self.in_flight.values():
-            if message.deadline_ms is not None:
-                self.calendar.add(message, message.deadline_ms, now_ms)
-
-    def take_up_settings(self, before: QueueSettings, now_ms: int, *, is_lined_up_anew: bool) -> None:
-        """Go on under the settings it has now, after those it had before; `is_lined_up_anew` where that changes what
-        the ready line is built on."""
-        settings = self.settings
-        if is_lined_up_anew:
-            self.detach()
-            self.attach(now_ms)
-            return
-        if settings.rate_limit != before.rate_limit:
-            self.rate = None if settings.rate_limit is None else RateLimit(settings.rate_limit, now_ms)
-        if self.line is not None:
-            self.line.is_weighted = settings.priority_policy is PriorityPolicy.WEIGHTED
 
     def look_at(self, at_ms: int, now_ms: int) -> None:
         """Have the queue itself looked after at `at_ms`, unless that happens sooner anyway."""
         if self.deadline_ms is None or self.deadline_ms > at_ms:
             self.calendar.remove(self)
             self.calendar.add(self, at_ms, now_ms)
-
-    def detach(self) -> None:
-        """Forget the deadlines; used when settings change, before attaching again."""
-        for message in self.messages():
-            deadline_ms = message.deadline_ms
-            if deadline_ms is not None:
-                self.calendar.remove(message)
-                if message.state is IN_FLIGHT:
-                    message.deadline_ms = deadline_ms
-        self.calendar.remove(self)
-        self.line = self.fair = self.groups = self.rate = None
-        self.is_attached = False
 
     def _index(self, message: Message, now_ms: int, *, is_new: bool) -> None:
         """Give a message that has just become scheduled or ready its place in line and calendar."""
@@ -482,7 +434,7 @@ class Queue:
         if is_free:
             line = self.line
             if line is None:
-                line = self._line()
+                line = self.make_line()
             if is_new:
                 line.append(message)
             else:
@@ -490,15 +442,15 @@ class Queue:
             if self.is_watched:
                 self.woken[self] = None
 
-    def _line(self) -> ReadyLine | FairLine:
+    def make_line(self) -> ReadyLine | FairLine:
         if self.line is None:
             if self.settings.fair:
-                return self._fair_line()
+                return self.make_fair_line()
             kind = TurnLine if self.settings.group_turns else ReadyLine
             self.line = kind(is_weighted=self.settings.priority_policy is PriorityPolicy.WEIGHTED)
         return self.line
 
-    def _fair_line(self) -> FairLine:
+    def make_fair_line(self) -> FairLine:
         if self.fair is None:
             self.fair = FairLine(is_weighted=self.settings.priority_policy is PriorityPolicy.WEIGHTED)
             self.line = self.fair
@@ -508,7 +460,7 @@ class Queue:
         if self.is_watched:
             self.woken[self] = None
 
-    def _rebuild_groups(self) -> None:
+    def make_groups(self) -> None:
         if not self.settings.ordered:
             return
         self.groups = Groups()
@@ -541,11 +493,3 @@ class Queue:
         message.state = READY
         self.ready[message.sequence] = message
         self.ready_bytes += message.body_bytes
-
-
-def _in_sequence(table: Messages) -> Messages:
-    """The table in the order of its keys, which relocated and returned messages may have disturbed."""
-    sequences = list(table)
-    if sequences == sorted(sequences):
-        return table
-    return Table(dict(table.items()))

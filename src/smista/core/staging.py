@@ -115,8 +115,8 @@ def check_load(state: BrokerState, queue: Queue, load: Load) -> None:
 def begin(state: BrokerState, commit: Commit) -> None:
     """Put down the intent."""
     _forget(state, commit.at_ms)
-    apply_committed(state, commit)
     state.journal.committed(commit)
+    apply_committed(state, commit)
 
 
 def publish_slice(state: BrokerState, commit: Commit, rows: Sequence[Row], *, now_ms: int) -> None:

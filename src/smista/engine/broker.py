@@ -19,7 +19,7 @@ It is made of parts, each a subject with a module of its own, over what they sha
 
 What changes something returns when the change is durable. What is submitted returns a ticket at once, which is answered
 when it is durable, see `tickets`. Both do the whole transition in one synchronous step of the loop, which is what makes
-it atomic: nothing here awaits between deciding and doing. The calls that end in `_now` are that step alone.
+it atomic: nothing here awaits between deciding and doing.
 
 What a caller may rely on: after `OutcomeUnknown` or `BrokerStopped` nothing is confirmed any more, and the process
 should end; a new broker on the same log finds what was confirmed. A cancelled call may have taken effect.
@@ -34,7 +34,7 @@ from typing import Self
 
 from smista.core.claims import held_by_claims
 from smista.core.settling import receipt_for
-from smista.core.state import BrokerState, ReadRouting
+from smista.core.state import ReadRouting
 from smista.engine.asking import Asking
 from smista.engine.browsing import Browsing
 from smista.engine.catalog import Catalog
@@ -69,12 +69,10 @@ BACKGROUND_S = 1.0
 class Broker:
     """See the module. Make one with `open`; all methods belong to the loop it was opened on."""
 
-    def __init__(
-        self, log: Log, settings: BrokerSettings, clock: Clock, state: BrokerState, recovery: Recovery
-    ) -> None:
+    def __init__(self, log: Log, settings: BrokerSettings, clock: Clock, recovery: Recovery) -> None:
         recovered = recovery.summary()
-        running = self._running = Running(log, settings, clock, state, recovery)
-        self._state = state
+        running = self._running = Running(log, settings, clock, recovery)
+        self._state = recovery.state
         self._keeper = running.keeper
         self._closing: asyncio.Task[None] | None = None
         self.ids = running.ids
@@ -129,17 +127,17 @@ class Broker:
         """
         settings = settings or BrokerSettings()
         clock = clock or Clock()
-        state = BrokerState(body_bytes_max=settings.body_bytes_max)
-        recovery = Recovery(state, resident_bytes_max=settings.resident_bytes_max)
+        recovery = Recovery(resident_bytes_max=settings.resident_bytes_max, body_bytes_max=settings.body_bytes_max)
         try:
             await asyncio.to_thread(recovery.replay, log, on_damage)
+            state = recovery.state
             if state.next_sequence == 1:  # nothing has entered yet
                 state.next_sequence = first_sequence(shard)
             assert shard_of(state.next_sequence) == shard, "The log is that of another shard."
             clock.resume(recovery.anchor, recovery.last_ms)
             if read_routing is not None:
                 state.read_routing = read_routing
-            broker = cls(log, settings, clock, state, recovery)
+            broker = cls(log, settings, clock, recovery)
         except BaseException as error:
             with _noting_on(error):
                 log.close()

@@ -39,23 +39,20 @@ class Declaring:
         namespace: str = DEFAULT_NAMESPACE,
     ) -> None:
         """Make a queue, or see that it is there: with these settings, or by `if_exists` with whatever it has."""
-        self.declare_queue_now(name, settings, if_exists=if_exists, namespace=namespace)
+        self._declare_queue(name, settings, namespace, if_exists)
         await self._keeper.durable()
 
-    def submit_queue(self, name: str, settings: QueueSettings, *, namespace: str = DEFAULT_NAMESPACE) -> Ticket[int]:
+    def submit_queue(
+        self, name: str, settings: QueueSettings = DEFAULT, *, namespace: str = DEFAULT_NAMESPACE
+    ) -> Ticket[int]:
         """As `declare_queue`: the queue's number."""
         try:
-            return self._running.tickets.done(self.declare_queue_now(name, settings, namespace=namespace))
+            return self._running.tickets.done(self._declare_queue(name, settings, namespace))
         except BrokerError as error:
             return self._running.tickets.refused(error)
 
-    def declare_queue_now(
-        self,
-        name: str,
-        settings: QueueSettings = DEFAULT,
-        *,
-        if_exists: IfExists = IfExists.SAME,
-        namespace: str = DEFAULT_NAMESPACE,
+    def _declare_queue(
+        self, name: str, settings: QueueSettings, namespace: str, if_exists: IfExists = IfExists.SAME
     ) -> int:
         """The queue's number, which stays its own: another queue of its name, later, has another."""
         now_ms = self._running.enter()

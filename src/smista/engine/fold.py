@@ -1,12 +1,9 @@
 """The state is a fold over the log: records are applied to it one after the other.
 
-Each record is applied with the primitive that live traffic used. Two things follow from dropping the front of the log:
-
-- A record may name what is not known. If a message is unknown, its entry was dropped: either it was settled in dropped
-  blocks too, or it will be placed again further on with all that is known of it. Both ways the record has nothing to
-  change but the queue's counters, which came with the queue's latest declaration.
-- A queue may be named before its declaration comes, since a declaration that lay in dropped blocks was written again
-  later. Its messages collect in a *shell*; the declaration gives the shell its name, a deletion discards it.
+Each record is applied with the primitive that live traffic used. A record may name what is not known, as the front of
+the log is dropped. If a message is unknown, its entry was dropped: either it was settled in dropped blocks too, or it
+will be placed again further on with all that is known of it. Both ways the record has nothing to change but the queue's
+counters, which came with the queue's latest declaration. Queues whose declarations have not come are in `declared`.
 
 Bodies beyond the memory watermark stay in the log, as they would have in live traffic.
 """
@@ -19,20 +16,18 @@ import msgspec
 
 from smista import records
 from smista.caches import ENTRIES_MAX, SMALL_BYTES
+from smista.core.attaching import attach
 from smista.core.dead_letters import apply_left, apply_moved, apply_parked, apply_removed, readdressed
-from smista.core.declaring import apply_queue_deleted, schedule_check
+from smista.core.declaring import schedule_check
 from smista.core.dedup import DedupMemory, Seen
-from smista.core.exchanges import Binding, Topology
 from smista.core.journal import Journal
 from smista.core.message import PLAIN, Envelope, Fate, Message, Reason
-from smista.core.policies import Policy
 from smista.core.queue import Queue
-from smista.core.settings import DEFAULT, QueueSettings
-from smista.core.state import DEFAULT_NAMESPACE, BrokerState
+from smista.core.state import BrokerState
 from smista.engine.claim_records import ClaimRecovery
+from smista.engine.declared import Declared
 from smista.engine.ids import first_sequence, shard_of
 from smista.records import Kind, RecordError
-from smista.records.bound import BindingFields
 from smista.records.entry import Entry
 from smista.records.opened import Anchor
 
@@ -42,6 +37,23 @@ LOST_NUMBERS = 1 << 24
 """How many queues, or exchanges, may have been declared, of which nothing is known ..."""
 LOST_SEQUENCES = 1 << 36
 """... and how many messages published. Queues have 32 bits, the count in a sequence 46."""
+
+
+LASTING = frozenset(
+    (
+        Kind.OPENED,
+        Kind.QUEUE_DECLARED,
+        Kind.EXCHANGE_DECLARED,
+        Kind.BOUND,
+        Kind.POLICY_SET,
+        Kind.REMEMBERED,
+        Kind.CLAIMED,
+        Kind.CLAIMANT,
+        Kind.COMMITTED,
+        Kind.JOB,
+    )
+)
+"""What is written again before its block is given up, beside messages that live."""
 
 
 class Fold:
@@ -56,42 +68,30 @@ class Fold:
         self.opened_position = 0
         """The last block that says which numbers had been given out."""
         self._resident_left = resident_bytes_max
-        self._recovered: list[Queue] = []
-        self._superseded: list[Queue] = []
-        self._unbindings: list[tuple[Topology, Binding]] = []
-        self._shells: dict[int, Queue] = {}
-        self._deleted: set[int] = set()
-        self._settings: dict[QueueSettings, QueueSettings] = {}
         self._envelopes: dict[bytes, Envelope] = {b"": PLAIN}
         self._last_large: tuple[bytes, Envelope] = b"", PLAIN
         self._claims = ClaimRecovery(state)
+        self.declared = Declared(state, self._claims)
+        self._queue = self.declared.queue
         self._position = 0
-        # Each kind has a method of its name.
-        self._apply: dict[Kind, Callable[[memoryview], None]] = {
-            kind: getattr(self, f"_{kind.name.lower()}") for kind in Kind
-        }
+        # Each kind has a method of its name, in `Declared` or here.
+        self._apply: dict[Kind, tuple[Callable[[memoryview], None], bool]] = {}
+        for kind in Kind:
+            name = kind.name.lower()
+            apply = getattr(self.declared, name, None) or getattr(self, f"_{name}")
+            self._apply[kind] = apply, kind in LASTING
 
     def add(self, position: int, block: bytes) -> None:
         """Apply the records of the next block."""
-        self._position = position
+        self._position = self.declared.position = position
         for record in records.blocks.records(block):
+            apply, is_lasting = self._apply[record.kind]
+            if is_lasting:
+                self.lasting.add(position)
             try:
-                self._apply[record.kind](record.data)
+                apply(record.data)
             except (msgspec.DecodeError, ValueError) as error:
                 raise RecordError(f"A {record.kind.name} record in block {position} makes no sense: {error}.") from None
-
-    @property
-    def nameless(self) -> list[int]:
-        """Numbers of the queues that records name and whose declarations have not come."""
-        return sorted(self._shells)
-
-    def name_shells(self, now_ms: int) -> None:
-        """No declarations will come any more: give these queues names of ours and default settings."""
-        for number, shell in self._shells.items():
-            queue = self.state.add_queue(number, DEFAULT_NAMESPACE, f"recovered-{number}", DEFAULT, now_ms)
-            self._name(shell, queue)
-            self._recovered.append(queue)
-        self._shells.clear()
 
     def pass_lost_numbers(self, times: int, next_position: int) -> None:
         """How far numbers had come stood in blocks that are left out: go on with those that nobody has. So many times
@@ -104,34 +104,14 @@ class Fold:
         state.next_queue = max(state.next_queue, times * LOST_NUMBERS) + LOST_NUMBERS
         state.next_exchange = max(state.next_exchange, times * LOST_NUMBERS) + LOST_NUMBERS
 
-    def govern(self) -> None:
-        """Give the queues what policies say: once, when all that there is of both has been read."""
-        for queue in self.state.queues.values():
-            self.state.namespaces[queue.namespace].govern(queue)
-
     def finish(self, journal: Journal, now_ms: int) -> None:
         """All has been read: build what live traffic needs beside the tables. What is made up for blocks that are left
         out is noted, as the next start need not come to the same."""
         state = self.state
         state.purged.clear()
-        for queue in self._recovered:
-            journal.queue_declared(queue)
-            journal.between()
-        for queue in self._superseded:
-            journal.queue_deleted(queue, now_ms)
-            journal.between()
-        for namespace in state.namespaces.values():
-            for binding in list(namespace.topology.bindings()):
-                if binding.destination_kind == "queue" and binding.destination not in namespace.queues:
-                    namespace.topology.unbind(binding)
-                    self._unbindings.append((namespace.topology, binding))
-        for topology, binding in self._unbindings:
-            if topology.find(binding.source) is not None and not topology.has_binding(binding):
-                journal.unbound(topology.namespace, binding)
-                journal.between()
-        self.govern()
+        self.declared.finish(journal, now_ms)
         for queue in state.queues.values():
-            queue.attach(now_ms)
+            attach(queue, now_ms)
             # Who uses a queue is not in the log: one that is deleted when nobody does has its whole time again.
             queue.used_at_ms = now_ms
             schedule_check(queue, now_ms)
@@ -143,7 +123,6 @@ class Fold:
 
     def _opened(self, data: memoryview) -> None:
         opened = records.opened.decode(data)
-        self.lasting.add(self._position)
         self.opened_position = self._position
         self.anchor = opened.anchor
         state = self.state
@@ -151,129 +130,6 @@ class Fold:
         state.next_sequence = max(state.next_sequence, opened.next_sequence)
         state.next_queue = max(state.next_queue, opened.next_queue)
         state.next_exchange = max(state.next_exchange, opened.next_exchange)
-
-    def _queue_declared(self, data: memoryview) -> None:
-        record = records.queue_declared.decode(data)
-        self.lasting.add(self._position)
-        queue = self.state.queues.get(record.number)
-        if queue is None:
-            shell = self._shells.pop(record.number, None)
-            self._supersede(record.namespace, record.name, record.number)
-            # Queues declared alike share one settings object.
-            settings = self._settings.setdefault(record.settings, record.settings)
-            queue = self.state.add_queue(record.number, record.namespace, record.name, settings, record.created_at_ms)
-            if shell is not None:
-                self._name(shell, queue)
-        queue.declared = queue.settings = self._settings.setdefault(record.settings, record.settings)
-        queue.is_paused = record.is_paused
-        queue.used_at_ms = record.used_at_ms
-        queue.counters = record.counters
-        queue.position = self._position
-
-    def _supersede(self, namespace: str, name: str, number: int) -> None:
-        """A queue of this name and number was declared. Where there is an earlier one, the record of its deletion was
-        lost."""
-        queue = self.state.open_namespace(namespace).queues.get(name)
-        if queue is not None and queue.number < number:
-            self._deleted.add(queue.number)
-            self._claims.queue_deleted(queue.number)
-            self.state.drop_queue(queue)
-            topology = self.state.namespaces[namespace].topology
-            self._unbindings += [(topology, binding) for binding in topology.remove_queue(name).bindings]
-            self._superseded.append(queue)
-
-    @staticmethod
-    def _name(shell: Queue, queue: Queue) -> None:
-        """Give a declared queue what collected in its shell."""
-        queue.ready, queue.scheduled = shell.ready, shell.scheduled
-        queue.in_flight, queue.dead = shell.in_flight, shell.dead
-        queue.body_bytes, queue.dedup = shell.body_bytes, shell.dedup
-        queue.ready_bytes, queue.dead_bytes = shell.ready_bytes, shell.dead_bytes
-
-    def _queue_deleted(self, data: memoryview) -> None:
-        record = records.queue_deleted.decode(data)
-        self._deleted.add(record.number)
-        self._claims.queue_deleted(record.number)
-        self._shells.pop(record.number, None)
-        queue = self.state.queues.get(record.number)
-        if queue is not None:
-            apply_queue_deleted(self.state, queue)
-            return
-        self._supersede(record.namespace, record.name, record.number)
-        namespace = self.state.open_namespace(record.namespace)
-        if record.name not in namespace.queues:
-            namespace.topology.remove_queue(record.name)
-
-    def _queue(self, number: int, name: str = "") -> Queue:
-        """The queue of this number, or a shell for it, which may learn its name from a record."""
-        queue = self.state.queues.get(number) or self._shells.get(number)
-        if queue is None:
-            queue = Queue(
-                number=number,
-                namespace="",
-                name="",
-                settings=DEFAULT,
-                created_at_ms=0,
-                calendar=self.state.calendar,
-                woken=self.state.woken,
-            )
-            if number not in self._deleted:
-                self._shells[number] = queue
-        queue.name = queue.name or name
-        return queue
-
-    def _exchange_declared(self, data: memoryview) -> None:
-        record = records.exchange_declared.decode(data)
-        self.lasting.add(self._position)
-        state = self.state
-        topology = state.open_namespace(record.namespace).topology
-        found = topology.find(record.name)
-        if found is not None and found.number < record.number:
-            # The record of its deletion was lost.
-            self._unbindings += [(topology, binding) for binding in topology.delete(record.name).bindings]
-            found = None
-        if found is None:
-            topology.declare(record.name, record.number, record.settings)
-        state.next_exchange = max(state.next_exchange, record.number + 1)
-        for binding in record.bindings:
-            self._bind(binding)
-
-    def _exchange_deleted(self, data: memoryview) -> None:
-        record = records.exchange_deleted.decode(data)
-        topology = self.state.open_namespace(record.namespace).topology
-        if topology.find(record.name) is not None:
-            topology.delete(record.name)
-        else:
-            for binding in topology.bindings_of_exchange(record.name):
-                topology.unbind(binding)
-
-    def _bound(self, data: memoryview) -> None:
-        self.lasting.add(self._position)
-        self._bind(records.bound.decode(data))
-
-    def _bind(self, record: BindingFields) -> None:
-        topology = self.state.open_namespace(record.namespace).topology
-        binding = read_binding(record)
-        if topology.find(record.source) is not None and not topology.has_binding(binding):
-            topology.bind(binding)
-
-    def _unbound(self, data: memoryview) -> None:
-        record = records.unbound.decode(data)
-        topology = self.state.open_namespace(record.namespace).topology
-        binding = read_binding(record)
-        if topology.find(record.source) is not None and topology.has_binding(binding):
-            topology.unbind(binding)
-
-    def _policy_set(self, data: memoryview) -> None:
-        record = records.policy_set.decode(data)
-        self.lasting.add(self._position)
-        policy = Policy(record.name, record.pattern, record.priority, record.settings)
-        policy.position = self._position
-        self.state.open_namespace(record.namespace).policies.put(policy)
-
-    def _policy_deleted(self, data: memoryview) -> None:
-        record = records.policy_deleted.decode(data)
-        self.state.open_namespace(record.namespace).policies.drop(record.name)
 
     # -- entering -----------------------------------------------------------------------------------------------------
 
@@ -340,7 +196,6 @@ class Fold:
 
     def _remembered(self, data: memoryview) -> None:
         record = records.remembered.decode(data)
-        self.lasting.add(self._position)
         queue = self._queue(record.queue)
         if queue.dedup is None:
             queue.dedup = DedupMemory(self.state.remembered)
@@ -351,19 +206,15 @@ class Fold:
     # -- claims, staged batches and jobs -------------------------------------------------------------------------------
 
     def _claimed(self, data: memoryview) -> None:
-        self.lasting.add(self._position)
         self._claims.claimed(data, self._position)
 
     def _claimant(self, data: memoryview) -> None:
-        self.lasting.add(self._position)
         self._claims.claimant(data, self._position)
 
     def _committed(self, data: memoryview) -> None:
-        self.lasting.add(self._position)
         self._claims.committed(data, self._position)
 
     def _job(self, data: memoryview) -> None:
-        self.lasting.add(self._position)
         self._claims.job(data, self._position)
 
     def _job_advanced(self, data: memoryview) -> None:
@@ -513,11 +364,6 @@ class Fold:
         if len(self._envelopes) < ENTRIES_MAX:
             self._envelopes[data] = envelope
         return envelope
-
-
-def read_binding(record: BindingFields) -> Binding:
-    make = Binding.to_queue if record.destination_kind == "queue" else Binding.to_exchange
-    return make(record.source, record.destination, record.key, record.arguments)
 
 
 def _count_death(queue: Queue, fate: Fate) -> None:

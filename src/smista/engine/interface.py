@@ -117,8 +117,6 @@ class Settling(Protocol):
 
     def extend(self, receipts: Sequence[Receipt], lease_ms: int) -> Ticket[list[Outcome]]: ...
 
-    def give_back(self, receipts: Iterable[Receipt]) -> None: ...
-
 
 class Receipts(Protocol):
     def read(self, text: str) -> Receipt:

@@ -9,6 +9,10 @@
 Every note passes here with its messages at hand, so that none of them needs a hook of its own in the core, and none of
 them knows the others. What is not durable is written nowhere; only its memory is counted. What has to follow outside is
 collected in the effects: all this happens in the middle of a command.
+
+It extends the recorder, and does not hold one, for two reasons. Neither of them is speed: to pass a call on takes
+0.03 us of 0.55. Nineteen methods would do nothing but that. And what the recorder notes as placed, where it notes a
+move or a copy, is counted here.
 """
 
 from __future__ import annotations

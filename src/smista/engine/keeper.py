@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Coroutine
 
 from smista.core.message import Message, State
-from smista.core.state import BrokerState
 from smista.engine.clock import Clock
 from smista.engine.commit import Committer
 from smista.engine.effects import Effects
@@ -54,13 +53,13 @@ class Keeper:
         log: Log,
         settings: BrokerSettings,
         clock: Clock,
-        state: BrokerState,
         recovery: Recovery,
         effects: Effects,
         *,
         on_failed: Callable[[BaseException], None],
         on_damaged: Callable[[list[Message], LogError], None],
     ) -> None:
+        state = recovery.state
         self._log = log
         self._settings = settings
         self._clock = clock
@@ -384,9 +383,12 @@ class Keeper:
             await self.durable()
             return True
         self.notices.readable(position)
-        began_s = time.perf_counter()
-        self.reclaimer.relocate(position, block)
-        took_s = time.perf_counter() - began_s
+        took_s, began_s = 0.0, time.perf_counter()
+        for _ in self.reclaimer.relocate(position, block):
+            took_s += time.perf_counter() - began_s
+            await asyncio.sleep(0)
+            began_s = time.perf_counter()
+        took_s += time.perf_counter() - began_s
         await self.durable()
         if not self.reclaimer.frees_space(position):
             # Only the next start has something of it.

@@ -70,14 +70,22 @@ class Publishing:
         all where nothing at all was stored: no such queue, disk or memory low, broker stopped.
         """
         try:
-            results = self.publish_now(
-                queue, publications, batch_id=batch_id, is_use=is_use, is_cut=True, namespace=namespace
-            )
+            now_ms = self._running.enter_within_limits()
+            self._running.check_pressure()
+            target = self._state.queue(queue, namespace)
+            if batch_id is None and len(publications) == 1:
+                placed = publishing.publish(self._state, target, publications, is_use=is_use, now_ms=now_ms)
+                if self._state.over_limit:
+                    self._running.keep_limits(now_ms)
+            else:
+                placed = self._publish_in_parts(target, publications, 0, batch_id, is_use, now_ms)
         except BrokerError as error:
             return self._tickets.refused(error)
+        self._running.after()
+        results = self._published(placed)
         if len(results) == len(publications):
             return self._tickets.done(results)
-        target = self._state.queue(queue, namespace)
+        # These made dead letters in very many queues.
         return self._tickets.under_way(self._publish_rest(target, publications, results, batch_id, is_use))
 
     async def _publish_rest(
@@ -93,31 +101,6 @@ class Publishing:
             results += self._publish_more(target, publications, len(results), batch_id, is_use)
         return results
 
-    def publish_now(
-        self,
-        queue: str,
-        publications: Sequence[Publication],
-        *,
-        batch_id: str | None = None,
-        is_use: bool = True,
-        is_cut: bool = False,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> list[Published | BrokerError]:
-        """Without `is_use` a queue that is deleted when nobody uses it does not live longer for this. With `is_cut`
-        there are fewer results than publications where these made dead letters in very many queues: the others are not
-        published yet."""
-        now_ms = self._running.enter_within_limits()
-        self._running.check_pressure()
-        target = self._state.queue(queue, namespace)
-        if batch_id is None and len(publications) == 1:
-            placed = publishing.publish(self._state, target, publications, is_use=is_use, now_ms=now_ms)
-            if self._state.over_limit:
-                self._running.keep_limits(now_ms)
-        else:
-            placed = self._publish_in_parts(target, publications, 0, batch_id, is_use, is_cut, now_ms)
-        self._running.after()
-        return self._published(placed)
-
     def _publish_more(
         self, target: Queue, publications: Sequence[Publication], start: int, batch_id: str | None, is_use: bool
     ) -> list[Published | BrokerError]:
@@ -127,7 +110,7 @@ class Publishing:
             self._running.check_pressure()
         except BrokerError as error:
             return [error] * (len(publications) - start)
-        placed = self._publish_in_parts(target, publications[start:], start, batch_id, is_use, True, now_ms)
+        placed = self._publish_in_parts(target, publications[start:], start, batch_id, is_use, now_ms)
         self._running.after()
         return self._published(placed)
 
@@ -138,7 +121,6 @@ class Publishing:
         start: int,
         batch_id: str | None,
         is_use: bool,
-        is_cut: bool,
         now_ms: int,
     ) -> list[Result]:
         """`start` is the place of the first of them in its batch."""
@@ -160,7 +142,7 @@ class Publishing:
                 part,
                 batch=batch,
                 is_use=is_use,
-                is_cut=is_cut,
+                is_cut=True,
                 since=since + len(placed),
                 now_ms=now_ms,
             )
@@ -181,23 +163,11 @@ class Publishing:
     ) -> Ticket[list[tuple[int, BrokerError]]]:
         """Publish bodies that have all but themselves in common with `like`: which of them were refused, and why."""
         try:
-            return self._tickets.done(self.publish_alike_now(queue, bodies, like, is_use=is_use, namespace=namespace))
+            now_ms = self._running.enter_within_limits()
+            self._running.check_pressure()
+            target = self._state.queue(queue, namespace)
         except BrokerError as error:
             return self._tickets.refused(error)
-
-    def publish_alike_now(
-        self,
-        queue: str,
-        bodies: Sequence[bytes],
-        like: Publication,
-        *,
-        is_use: bool = True,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> list[tuple[int, BrokerError]]:
-        """Publish bodies that have all but themselves in common with `like`: which of them were refused, and why."""
-        now_ms = self._running.enter_within_limits()
-        self._running.check_pressure()
-        target = self._state.queue(queue, namespace)
         refused: list[tuple[int, BrokerError]] = []
         count, since = 0, self._state.work
         for part in _parts(target, bodies, len):
@@ -211,7 +181,7 @@ class Publishing:
             count += len(part)
             self._after_part(now_ms)
         self._running.after()
-        return refused
+        return self._tickets.done(refused)
 
     def _after_part(self, now_ms: int) -> None:
         """A batch has been noted, or a part of one that does not enter in one step. Limits are kept in the same
@@ -250,7 +220,7 @@ class Publishing:
         Under the same `batch_id` again, within a queue's deduplication window, it is not stored there again.
         """
         publish = partial(
-            self.publish_to_exchange_now,
+            self._publish_to_exchange,
             exchange,
             publication,
             headers=headers,
@@ -274,16 +244,16 @@ class Publishing:
         turns.rest(max(1, len(results) // FAN_OUT_AT_ONCE))
         return results
 
-    def publish_to_exchange_now(
+    def _publish_to_exchange(
         self,
         exchange: str,
         publication: Publication,
         *,
-        headers: Mapping[str, object] | None = None,
-        extra_keys: Sequence[str] = (),
-        batch_id: str | None = None,
+        headers: Mapping[str, object] | None,
+        extra_keys: Sequence[str],
+        batch_id: str | None,
         within: Reach | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
+        namespace: str,
     ) -> list[Published]:
         """`within` less than any message may reach, one that goes further raises `ReachTooWide`."""
         now_ms = self._running.enter_within_limits()
@@ -319,9 +289,7 @@ class Publishing:
         if len(queues) > FAN_OUT_AT_ONCE:
             return self._tickets.under_way(self._publish_to_many(queues, publication, is_use, namespace))
         try:
-            return self._tickets.done(
-                self.publish_to_queues_now(queues, publication, is_use=is_use, namespace=namespace)
-            )
+            return self._tickets.done(self._publish_to_queues(queues, publication, is_use, namespace))
         except BrokerError as error:
             return self._tickets.refused(error)
 
@@ -335,7 +303,7 @@ class Publishing:
             await self._running.fan_out_turns.turn()
             some = queues[len(results) : len(results) + FAN_OUT_AT_ONCE]
             try:
-                results += self.publish_to_queues_now(some, publication, is_use=is_use, namespace=namespace)
+                results += self._publish_to_queues(some, publication, is_use, namespace)
             except BrokerError as error:
                 if not results:
                     raise
@@ -343,16 +311,9 @@ class Publishing:
                 results += [error] * (len(queues) - len(results))
         return results
 
-    def publish_to_queues_now(
-        self,
-        queues: Sequence[str],
-        publication: Publication,
-        *,
-        is_use: bool = True,
-        namespace: str = DEFAULT_NAMESPACE,
+    def _publish_to_queues(
+        self, queues: Sequence[str], publication: Publication, is_use: bool, namespace: str
     ) -> list[Published | BrokerError]:
-        """Publish to several queues, each for itself: per queue what became of it, also where another refused it, or is
-        not there any more."""
         _check_distinct(queues)
         now_ms = self._running.enter_within_limits()
         self._running.check_pressure()

@@ -32,9 +32,9 @@ class Receipts:
     def can_be_settled(self, receipts: Sequence[Receipt]) -> Ticket[list[bool]]:
         """Whether receipts name the last deliveries of messages and nobody has settled those; their leases may be
         over."""
-        return self._running.tickets.done([self.can_be_settled_now(receipt) for receipt in receipts])
+        return self._running.tickets.done([self._can_be_settled(receipt) for receipt in receipts])
 
-    def can_be_settled_now(self, receipt: Receipt) -> bool:
+    def _can_be_settled(self, receipt: Receipt) -> bool:
         queue = self._state.queues.get(receipt.queue)
         message = None if queue is None else queue.find(receipt.sequence)
         deliveries = None if message is None else message.deliveries

@@ -20,12 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from smista import records
-from smista.core.declaring import lasting_bindings
+from smista.core.declaring import is_lasting, lasting_bindings
+from smista.core.exchanges import Exchange
 from smista.core.message import Failure, Message
 from smista.core.state import BrokerState
 from smista.engine.accounts import live_bytes
 from smista.engine.clock import Clock
-from smista.engine.fold import read_binding
+from smista.engine.declared import read_binding
 from smista.engine.journal import EngineJournal
 from smista.engine.kept_blocks import Kept, KeptBlocks
 from smista.engine.measures import KeptFor, LogSpace
@@ -43,6 +44,10 @@ SLACK_BYTES_WANTED = 1 << 20
 PART_BYTES = 1 << 20
 """How much of properties and histories is written again in one record. Copies of a message can differ in them."""
 _FAILURE_BYTES = 32
+BINDINGS_MAX = 500
+"""How many bindings stand in the record of the exchange that they lead from: an exchange may have very many."""
+RELOCATED_AT_ONCE = 500
+"""How many messages, bindings and the like are written again in one turn of the loop: some 5 ms."""
 
 
 class Reclaimer:
@@ -206,13 +211,22 @@ class Reclaimer:
             self.total_bytes -= self._blocks.drop_first().size_bytes
         return self._blocks.first_position if self._blocks else self.fold_position
 
-    def relocate(self, position: int, block: bytes) -> None:
-        """Write again whatever in this block still lives in it."""
+    def relocate(self, position: int, block: bytes) -> Iterator[None]:
+        """Write again whatever in this block still lives in it. Where this yields, others may have their turn, and
+        change what is not written yet."""
         before_bytes = self._journal.unwritten_bytes
-        for record in records.blocks.records(block):
-            self._relocate(position, record)
+        for step, _ in enumerate(self._steps(position, block), 1):
             self._journal.between()
+            if step % RELOCATED_AT_ONCE == 0:
+                self._rewritten_bytes += self._journal.unwritten_bytes - before_bytes
+                yield
+                before_bytes = self._journal.unwritten_bytes
         self._rewritten_bytes += self._journal.unwritten_bytes - before_bytes
+
+    def _steps(self, position: int, block: bytes) -> Iterator[None]:
+        for record in records.blocks.records(block):
+            yield from self._relocate(position, record)
+            yield
 
     def relocate_unread(self, position: int) -> list[Message]:
         """As `relocate`, for a block that cannot be read: from memory. Returns the messages whose bodies are lost."""
@@ -239,23 +253,20 @@ class Reclaimer:
                 if policy.position == position:
                     journal.policy_set(namespace.name, policy)
             for exchange in namespace.topology.exchanges():
-                bindings = lasting_bindings(state, exchange)
-                if exchange.number:
-                    journal.exchange_declared(exchange, bindings)
-                    continue
-                for binding in bindings:
-                    journal.bound(namespace.name, binding)
+                for _ in self._exchange_again(exchange):
+                    journal.between()
         self._relocate_claims_unread(position)
         self._rewritten_bytes += journal.unwritten_bytes - before_bytes
         return lost
 
-    def _relocate(self, position: int, record: Record) -> None:
+    def _relocate(self, position: int, record: Record) -> Iterator[None]:
+        """Yields between one thing that it writes again and the next."""
         state, journal, data = self._state, self._journal, record.data
         match record.kind:
             case Kind.ENQUEUED:
                 for entry in records.enqueued.decode(data):
                     self._move(position, [(entry.queue, entry.sequence, entry.sequence)], entry.body)
-                    self._journal.between()
+                    yield
             case Kind.FANNED_OUT:
                 entries = records.fanned_out.decode(data)
                 places = [(entry.queue, entry.sequence, entry.sequence) for entry in entries]
@@ -273,7 +284,7 @@ class Reclaimer:
                 declared = records.exchange_declared.decode(data)
                 exchange = state.open_namespace(declared.namespace).topology.find(declared.name)
                 if exchange is not None and exchange.number == declared.number:
-                    journal.exchange_declared(exchange, lasting_bindings(state, exchange))
+                    yield from self._exchange_again(exchange)
             case Kind.POLICY_SET:
                 noted = records.policy_set.decode(data)
                 policy = state.open_namespace(noted.namespace).policies.find(noted.name)
@@ -359,6 +370,19 @@ class Reclaimer:
         for number, of_queue in self._state.jobs.items():
             for job in [job for job in of_queue.values() if job.position == position]:
                 self._journal.job_noted(self._state.queues[number], job)
+
+    def _exchange_again(self, exchange: Exchange) -> Iterator[None]:
+        """An exchange and its bindings: some in its record, the others each by itself, as it may have very many. What
+        the log has of them elsewhere stays until all of this is durable."""
+        namespace, journal = self._state.namespaces[exchange.namespace], self._journal
+        bindings = lasting_bindings(self._state, exchange)
+        if exchange.number:
+            journal.exchange_declared(exchange, bindings[:BINDINGS_MAX])
+            del bindings[:BINDINGS_MAX]
+        for binding in bindings:
+            yield
+            if namespace.topology.has_binding(binding) and is_lasting(namespace, binding):
+                journal.bound(namespace.name, binding)
 
     def _bind_again(self, record: BindingFields) -> None:
         """Only bindings of predeclared exchanges: others were written again with the exchange they lead from."""

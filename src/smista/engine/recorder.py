@@ -35,9 +35,6 @@ from smista.records.queue_deleted import QueueDeleted
 from smista.records.readdressed import Readdressed
 from smista.records.remembered import Remembered
 
-BINDINGS_MAX = 500
-"""How many bindings stand in the record of the exchange that they lead from: an exchange may have very many."""
-
 
 def binding_fields(namespace: str, binding: Binding) -> BindingFields:
     return BindingFields(
@@ -144,13 +141,9 @@ class Recorder(Journal):
     def exchange_declared(self, exchange: Exchange, bindings: Sequence[Binding]) -> None:
         if not exchange.settings.durable:
             return
-        led = [binding_fields(exchange.namespace, binding) for binding in bindings[:BINDINGS_MAX]]
+        led = [binding_fields(exchange.namespace, binding) for binding in bindings]
         record = ExchangeDeclared(exchange.number, exchange.namespace, exchange.name, exchange.settings, led)
         self.note_lasting(records.exchange_declared.encode(record))
-        for binding in bindings[BINDINGS_MAX:]:
-            # What the log has of them elsewhere stays until all of this is durable, so a block may end in between.
-            self.between()
-            self.bound(exchange.namespace, binding)
 
     def exchange_deleted(self, exchange: Exchange) -> None:
         if exchange.settings.durable:

@@ -9,6 +9,7 @@ So what was confirmed since rests on the same blocks at every start. Two things 
 
 - What stood in one may still stand in an older block, from which it was written again. So the fold goes back to the
   first block that is kept, if one is left out that it would have taken in, and that is stored in the same moment.
+  Only then are blocks read twice.
 - Numbers that were given out in one must not be given out again. Where nothing after it says how far they had come,
   they go on far ahead.
 """
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator
 
 from smista import records
 from smista.core.message import FOREVER_MS
-from smista.core.state import BrokerState
+from smista.core.state import BODY_BYTES_MAX, BrokerState
 from smista.engine.fold import Fold
 from smista.engine.journal import EngineJournal
 from smista.engine.measures import Recovered
@@ -34,16 +35,19 @@ READ_AGAIN_S = (0.01, 0.1, 0.5)
 
 
 class Recovery:
-    def __init__(self, state: BrokerState, *, resident_bytes_max: int) -> None:
-        self.state = state
-        self.last_ms = 0
-        self.blocks: list[tuple[int, int, int]] = []
-        """Position, size and time of each block that is kept."""
-        self.fold_position = 0
-        """The first block that was read: those before are kept for readers of the log alone."""
-        self.left_out: frozenset[int] = frozenset()
-        """The blocks that are left out, since this start or an earlier one could not read them."""
-        self._fold = Fold(state, resident_bytes_max=resident_bytes_max)
+    state: BrokerState
+    last_ms: int
+    blocks: list[tuple[int, int, int]]
+    """Position, size and time of each block that is kept."""
+    fold_position: int
+    """The first block that was read: those before are kept for readers of the log alone."""
+    left_out: frozenset[int]
+    """The blocks that are left out, since this start or an earlier one could not read them."""
+    _fold: Fold
+
+    def __init__(self, *, resident_bytes_max: int, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        self._resident_bytes_max = resident_bytes_max
+        self._body_bytes_max = body_bytes_max
         self._left_out_times = 0
         self._folded_blocks = 0
         self._took_ms = 0
@@ -60,28 +64,32 @@ class Recovery:
 
     def replay(self, log: Log, on_damage: Callable[[LogDamaged], None] | None) -> None:
         began_s = time.perf_counter()
-        self.fold_position, self.left_out = log.fold_position, log.left_out
-        if on_damage is not None:
-            for _ in self._sound_blocks(log, on_damage):
-                pass
-            if self.left_out != log.left_out:
-                self.fold_position = log.first_position
-        self.blocks += _kept_for_readers(log, self.fold_position)
+        self.left_out = log.left_out
+        self._fold_from(log.fold_position, log, on_damage)
+        if self.left_out != log.left_out and log.first_position < self.fold_position:
+            self._fold_from(log.first_position, log, on_damage)
+        if not self.left_out and self._fold.declared.nameless:
+            numbers = ", ".join(map(str, self._fold.declared.nameless))
+            raise LogError(f"The log names queues whose declaration is missing (numbers {numbers}).")
+        # Their declarations are damaged, their messages are not.
+        self._fold.declared.name_shells(self.last_ms)
+        if self.left_out != log.left_out:
+            log.leave_out(self.left_out, fold_position=self.fold_position)
+        self._left_out_times = log.left_out_times
+        self._took_ms = round((time.perf_counter() - began_s) * 1000)
+
+    def _fold_from(self, start: int, log: Log, on_damage: Callable[[LogDamaged], None] | None) -> None:
+        self.state = BrokerState(body_bytes_max=self._body_bytes_max)
+        self._fold = Fold(self.state, resident_bytes_max=self._resident_bytes_max)
+        self.fold_position = start
+        self.blocks = _kept_for_readers(log, start)
+        self.last_ms = self._folded_blocks = 0
         for position, block in self._sound_blocks(log, on_damage):
             at_ms = records.blocks.written_at_ms(block)
             self.last_ms = max(self.last_ms, at_ms)
             self.blocks.append((position, len(block), at_ms))
             self._folded_blocks += 1
             self._fold.add(position, block)
-        if not self.left_out and self._fold.nameless:
-            numbers = ", ".join(map(str, self._fold.nameless))
-            raise LogError(f"The log names queues whose declaration is missing (numbers {numbers}).")
-        # Their declarations are damaged, their messages are not.
-        self._fold.name_shells(self.last_ms)
-        if self.left_out != log.left_out:
-            log.leave_out(self.left_out, fold_position=self.fold_position)
-        self._left_out_times = log.left_out_times
-        self._took_ms = round((time.perf_counter() - began_s) * 1000)
 
     def _sound_blocks(self, log: Log, on_damage: Callable[[LogDamaged], None] | None) -> Iterator[tuple[int, bytes]]:
         """The blocks that are folded. With `on_damage`, those that cannot be read are left out from here on."""

@@ -19,7 +19,6 @@ from smista.core.limits import is_over
 from smista.core.message import Fate, Message, Reason, Receipt, State
 from smista.core.queue import Queue, error_text
 from smista.core.settling import Outcome, release
-from smista.core.state import BrokerState
 from smista.core.trimming import keep_limits
 from smista.engine.background import BackgroundTasks
 from smista.engine.clock import Clock
@@ -42,12 +41,10 @@ SERVED_AT_ONCE = 2000
 
 
 class Running:
-    def __init__(
-        self, log: Log, settings: BrokerSettings, clock: Clock, state: BrokerState, recovery: Recovery
-    ) -> None:
+    def __init__(self, log: Log, settings: BrokerSettings, clock: Clock, recovery: Recovery) -> None:
         self.settings = settings
         self.clock = clock
-        self.state = state
+        state = self.state = recovery.state
         self.loop = asyncio.get_running_loop()
         self.is_closed = False
         self.ids = Ids(log.identity, shard_of(state.next_sequence))
@@ -69,7 +66,6 @@ class Running:
             log,
             settings,
             clock,
-            state,
             recovery,
             self.effects,
             on_failed=self._failed,

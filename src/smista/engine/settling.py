@@ -45,9 +45,9 @@ class Settling:
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> Ticket[list[Outcome]]:
         """These deliveries succeeded. Per receipt None, or why it had no effect."""
-        return self._submit(receipts, self.acknowledge_now, ACKNOWLEDGED_AT_ONCE)
+        return self._submit(receipts, self._acknowledge, ACKNOWLEDGED_AT_ONCE)
 
-    def acknowledge_now(self, receipts: Iterable[Receipt]) -> list[Outcome]:
+    def _acknowledge(self, receipts: Sequence[Receipt]) -> list[Outcome]:
         now_ms = self._running.enter()
         outcomes = settling.acknowledge(self._state, receipts, now_ms=now_ms)
         self._running.after()
@@ -59,26 +59,20 @@ class Settling:
         """These deliveries failed. Per receipt True if it will be retried, False if it is dead, or why neither."""
         return self._submit(
             receipts,
-            lambda some: self.nack_now(some, requeue=requeue, delay_ms=delay_ms, error=error, is_cut=True),
+            partial(self._nack, requeue, delay_ms, error),
             SETTLED_AT_ONCE,
             goes_back=requeue,
         )
 
-    def nack_now(
-        self,
-        receipts: Iterable[Receipt],
-        *,
-        requeue: bool = True,
-        delay_ms: int | None = None,
-        error: str = "",
-        is_cut: bool = False,
+    def _nack(
+        self, requeue: bool, delay_ms: int | None, error: str, receipts: Sequence[Receipt]
     ) -> list[bool | BrokerError]:
-        """With `is_cut` there are fewer results than receipts where some became dead letters in very many queues: the
-        others are not settled yet."""
+        """Fewer results than receipts where some became dead letters in very many queues: the others are not settled
+        yet."""
         now_ms, since = self._running.enter(), self._state.work
         results: list[bool | BrokerError] = []
         for receipt in receipts:
-            if is_cut and is_much(self._state, since):
+            if is_much(self._state, since):
                 break
             try:
                 results.append(
@@ -100,16 +94,7 @@ class Settling:
 
     def release(self, receipts: Sequence[Receipt]) -> Ticket[list[Outcome]]:
         """Give messages back to their old places, not counted as failures."""
-        return self._submit(receipts, lambda some: self.release_now(some, is_cut=True), SETTLED_AT_ONCE, goes_back=True)
-
-    def release_now(self, receipts: Iterable[Receipt], *, is_cut: bool = False) -> list[Outcome]:
-        """With `is_cut` there are fewer outcomes than receipts where some had expired and became dead letters in very
-        many queues: the others are not released yet."""
-        return self._running.release(receipts, is_cut=is_cut)
-
-    def give_back(self, receipts: Iterable[Receipt]) -> None:
-        """The same for whoever does not ask what came of it: nobody is there for them any more."""
-        self._running.release(receipts)
+        return self._submit(receipts, partial(self._running.release, is_cut=True), SETTLED_AT_ONCE, goes_back=True)
 
     def release_some(self, receipts: Sequence[Receipt]) -> int:
         """Release them as `Settle` says."""

@@ -81,16 +81,11 @@ def _found(states: Sequence[Placed]) -> Iterator[Found]:
         yield Found(placed, envelope, deaths)
 
 
-def row_count(data: memoryview) -> int:
-    """How many of the messages are new in their queue. What reclaiming wrote again has been there, and is no row."""
-    found, _ = decode(data)
-    return sum(1 for placed, _, _ in found if placed.entered_at_ms)
-
-
 def collect(into: Rows, block: bytes, start: int, end: int) -> None:
     found, body = decode(memoryview(block)[start:end])
     for placed, envelope, _ in found:
         if not placed.entered_at_ms:
+            # It was there, and has only been written again.
             continue
         code = into.step(rows.ENQUEUED, placed.queue, 1)
         if code >= 0:

@@ -336,7 +336,7 @@ class Session:
     def give_back(self, receipts: Sequence[Receipt]) -> None:
         """Release what nobody is there for any more; nothing where the broker is at its end."""
         if receipts and not self.service.is_over:
-            self._engine.settling.give_back(receipts)
+            self._engine.settling.release(receipts)
 
     # -- queues -------------------------------------------------------------------------------------------------------
 

@@ -219,7 +219,7 @@ async def test_a_consumer_whose_deliveries_are_over_again_and_again_does_not_gro
     unacked = client.channel().settling.unacked
     for _ in range(10):
         [consumer] = client.channel().consuming._consumers.values()
-        server.broker.settling.release_now(list(consumer.subscription._engines.held.values()))
+        server.broker._running.release(list(consumer.subscription._engines.held.values()))
         await client.deliveries(MANY)
     assert unacked.last_tag == 11 * MANY
     assert len(unacked.receipts) < 5 * MANY

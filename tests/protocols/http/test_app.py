@@ -229,7 +229,7 @@ async def test_a_message_that_comes_as_the_client_goes_is_given_back(
 ) -> None:
     client = command(app, name, queue="orders", **wait)
     await turns(20)
-    broker.publishing.publish_now("orders", [Publication(b"x")])
+    broker.publishing.submit("orders", [Publication(b"x")]).result()
     client.gone.set()
     await client.served
     assert client.status == 0

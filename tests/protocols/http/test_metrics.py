@@ -178,7 +178,7 @@ async def test_a_queue_without_traffic_has_gauges_and_counters_and_no_histograms
 async def test_any_name_comes_through(name: str) -> None:
     async with await Broker.open(MemoryLog()) as broker:
         await broker.declaring.declare_queue(name, namespace=name)
-        broker.publishing.publish_now(name, [Publication(b"x")], namespace=name)
+        broker.publishing.submit(name, [Publication(b"x")], namespace=name).result()
         await broker.receiving.receive(name, namespace=name)
         rendering = await read(broker)
         assert rendering.value("smista_queue_delivered_total", namespace=name, queue=name) == 1

@@ -162,7 +162,7 @@ async def test_what_came_for_a_peer_in_the_moment_it_went_is_given_back(broker: 
     peer.send("queue.receive", queue="q", wait_ms=20_000)
     await until(lambda: bool(peer.stream._waiting.requests))
     [poll], [request] = peer.stream._waiting.requests, peer.stream._tasks
-    broker.publishing.publish_now("q", [Publication(b"a")])
+    broker.publishing.submit("q", [Publication(b"a")]).result()
     await until(poll.done)
     # Its result is there, and whoever passes it on has not run again when the connection ends.
     assert not request.done()
