@@ -120,6 +120,13 @@ class BrokerState:
         """The largest body that a queue takes."""
         return queue.settings.body_bytes_max or self.body_bytes_max
 
+    def by_policy(self, queue: Queue, setting: str) -> str:
+        """For errors: the policy that gives a queue a limit, so that nobody alters the queue's own in vain."""
+        policy = None if queue.policy is None else self.namespaces[queue.namespace].policies.find(queue.policy)
+        if policy is None or setting not in policy.gives(queue.declared, queue.settings):
+            return ""
+        return f" ({setting} of policy {policy.name!r})"
+
     def namespace(self, name: str) -> Namespace:
         namespace = self.namespaces.get(name)
         if namespace is None:
