@@ -58,6 +58,19 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             and (self.headers is None or _has(self.headers, read_routing(message.envelope.properties)[0] or {}))
         )
 
+    def excludes(self, other: Wanted) -> bool:
+        """Whether no message can be what both want."""
+        return any(
+            None not in (mine, theirs) and mine != theirs
+            for mine, theirs in (
+                (self.state, other.state),
+                (self.priority, other.priority),
+                (self.group, other.group),
+                (self.reason, other.reason),
+                (self.source, other.source),
+            )
+        ) or (self.messages is not None and other.messages is not None and self.messages.isdisjoint(other.messages))
+
     def effort(self, message: Message) -> int:
         """What it takes to judge a message; 1 where nothing of it has to be read."""
         return 1 if self.headers is None else 1 + len(message.envelope.properties) // READ_BYTES

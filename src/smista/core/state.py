@@ -22,6 +22,7 @@ from smista.core.settings import QueueSettings
 from smista.errors import NamespaceNotFound, QueueNotFound
 
 if TYPE_CHECKING:
+    from smista.core.browsing import Wanted
     from smista.core.claims import Claimant
     from smista.core.jobs import Job
     from smista.core.staging import Commit
@@ -70,6 +71,7 @@ class BrokerState:
         "read_routing",
         "remembered",
         "run",
+        "searched",
         "woken",
     )
 
@@ -85,6 +87,8 @@ class BrokerState:
         """By job and batch, what staged batches were published, oldest first, see `staging`."""
         self.jobs: dict[int, dict[int, Job]] = {}
         """By the number of the queue and by sequence, what goes on by itself, or has ended lately, see `jobs`."""
+        self.searched: dict[int, list[tuple[Job, Wanted]]] = {}
+        """By the number of a queue, the running jobs that search it, and for what."""
         self._instant_ms = 0
         self.read_routing: ReadRouting = lambda properties: (None, ())
         """How to find in a message's properties, which belong to the protocols, what a dead letter is routed by beside

@@ -21,9 +21,10 @@ class Permission(enum.Enum):
     ADMINISTER = "administer"
     """Decide for everybody: policies."""
 
-    def on(self, *fields: str) -> Need:
-        """This permission for what these fields of a command name."""
-        return Need(self, fields)
+    def on(self, *fields: str, or_all: bool = False) -> Need:
+        """This permission for what these fields of a command name; with `or_all` for the whole namespace where they
+        name nothing."""
+        return Need(self, fields, or_all)
 
 
 class Need(NamedTuple):
@@ -32,12 +33,11 @@ class Need(NamedTuple):
 
     permission: Permission
     fields: tuple[str, ...] = ()
+    or_all: bool = True
 
     def names(self, command: object) -> Iterator[str | None]:
         """What the permission is needed for; None stands for the whole namespace."""
-        if not self.fields:
+        named = [name for field in self.fields if (name := getattr(command, field)) is not None]
+        if self.or_all and not named:
             yield None
-        for field in self.fields:
-            name = getattr(command, field)
-            if name is not None:
-                yield name
+        yield from named

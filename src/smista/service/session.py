@@ -136,12 +136,8 @@ class Session:
         """Put a message into several queues, each for itself: per queue what became of it."""
         return self._broker.publishing.submit_to_queues(queues, publication, is_use=is_use, namespace=self.namespace)
 
-    def by_policy(self, queue: str, setting: str) -> str:
-        """For errors: the policy that gives a queue a limit; nothing where none does."""
-        return self._broker.catalog.by_policy(queue, setting, namespace=self.namespace)
-
-    def body_limit(self, queue: str) -> int:
-        """The largest body that the queue takes."""
+    def body_limit(self, queue: str) -> tuple[int, str]:
+        """The largest body that the queue takes; and, for errors, the policy that says so, if one does."""
         return self._broker.catalog.body_limit(queue, namespace=self.namespace)
 
     # -- receiving ----------------------------------------------------------------------------------------------------
