@@ -105,8 +105,10 @@ def browse(
     Looks at no more than `looked_at_max` messages a call, fewer where their headers have to be read, so a page may be
     short and still have a next one.
     """
-    if not 1 <= limit <= 10_000:
-        raise InvalidArgument(f"A page has 1 to 10000 messages, not {limit}.")
+    if type(after) is not int or after < 0:
+        raise InvalidArgument(f"after is {after!r:.80}; give what the page before has as its `after`, or 0.")
+    if type(limit) is not int or not 1 <= limit <= 10_000:
+        raise InvalidArgument(f"limit is {limit!r:.80}; a page has 1 to 10000 messages.")
     sequences = sequences_after(queue, after, looked_at_max + 1, wanted.state)
     found: list[Message] = []
     effort = looked_at = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from smista.core.message import FOREVER_MS, PLAIN, Envelope, Publication
 from smista.core.queue import Queue
 from smista.core.settings import check_text
@@ -16,6 +18,8 @@ RETRIES_MAX = 1 << 31
 
 def check_publication(state: BrokerState, queue: Queue, publication: Publication) -> None:
     """Raise what is wrong with a publication for this queue."""
+    if type(publication) is not Publication:
+        raise InvalidArgument(f"One of the publications is of type {type(publication).__name__}; give a Publication.")
     body = publication.body
     if type(body) is not bytes:
         raise InvalidArgument(f"A body is bytes, not {type(body).__name__}; encode it first.")
@@ -42,6 +46,12 @@ def check_body_bytes(state: BrokerState, queue: Queue, body_bytes: int) -> None:
             f"A body of {body_bytes} bytes is over the limit of {limit} bytes for queue {queue.name!r}"
             f"{state.by_policy(queue, 'body_bytes_max')}; raise its body_bytes_max, or send less."
         )
+
+
+def check_publications(publications: object) -> None:
+    """Raise `InvalidArgument` unless they are a sequence; what is in it is refused one by one."""
+    if isinstance(publications, (str, bytes)) or not isinstance(publications, Sequence):
+        raise InvalidArgument(f"publications is of type {type(publications).__name__}; give a list of Publication.")
 
 
 def how_full(state: BrokerState, queue: Queue, count: int = 1) -> str:

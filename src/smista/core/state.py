@@ -18,7 +18,7 @@ from smista.core.limits import is_over
 from smista.core.message import Message, State
 from smista.core.policies import Policies
 from smista.core.queue import Messages, Queue
-from smista.core.settings import QueueSettings
+from smista.core.settings import QueueSettings, check_text
 from smista.errors import NamespaceNotFound, QueueNotFound
 
 if TYPE_CHECKING:
@@ -132,15 +132,23 @@ class BrokerState:
         return f" ({setting} of policy {policy.name!r})"
 
     def namespace(self, name: str) -> Namespace:
-        namespace = self.namespaces.get(name)
+        # What no dict takes as a key is no name either.
+        namespace = self.namespaces.get(name) if type(name) is str else None
         if namespace is None:
+            check_text("namespace", name)
             raise NamespaceNotFound(f"There is no namespace {name!r}; declare a queue in it first.")
         return namespace
 
     def queue(self, name: str, namespace: str = DEFAULT_NAMESPACE) -> Queue:
-        space = self.namespaces.get(namespace)
-        queue = None if space is None else space.queues.get(name)
+        try:
+            space = self.namespaces.get(namespace)
+            queue = None if space is None else space.queues.get(name)
+        except TypeError:
+            # What no dict takes as a key is no name either.
+            queue = None
         if queue is None:
+            check_text("queue", name)
+            check_text("namespace", namespace)
             raise queue_not_found(name, namespace)
         return queue
 
