@@ -327,8 +327,10 @@ async def test_of_those_that_have_ended_the_latest_are_remembered(orders: Bench)
 
 async def test_no_more_than_so_many_run_at_the_same_time(orders: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "RUNNING_MAX", 2)
-    await set_aside(orders, 5)
     for priority in (1, 2):
+        for _ in range(2):
+            await orders.publish(b"x", priority=priority)
+            await orders.reject(await orders.receive_one())
         await orders.broker.jobs.start([("orders_dlq", Wanted(priority=priority))], per_second=SLOW)
     with pytest.raises(RedriveRunning, match="2 redrives of queue 'orders_dlq' are running"):
         await orders.broker.jobs.start([("orders_dlq", Wanted(priority=3))])
@@ -369,15 +371,10 @@ async def test_a_second_one_of_the_same_messages_is_refused_in_the_name_of_the_f
         (Wanted(messages=frozenset({(1, 1)})), Wanted(messages=frozenset({(2, 1)}))),
     ],
 )
-async def test_those_that_cannot_want_the_same_messages_run_at_the_same_time(
-    orders: Bench, one: Wanted, other: Wanted
-) -> None:
-    await set_aside(orders, 1)
-    start = orders.broker.jobs.start
-    first = await start([("orders_dlq", one)], per_second=SLOW)
-    with pytest.raises(RedriveRunning, match=first.id):
-        await start([("orders_dlq", one)])
-    await start([("orders_dlq", other)], per_second=SLOW)
+def test_those_that_cannot_want_the_same_messages_exclude_each_other(one: Wanted, other: Wanted) -> None:
+    assert one.excludes(other)
+    assert not one.excludes(one)
+    assert not one.excludes(Wanted())
 
 
 # -- lists ------------------------------------------------------------------------------------------------------------
