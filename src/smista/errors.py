@@ -57,7 +57,7 @@
     ├── ClaimExpired
     ├── ClaimBroken                some of its messages were removed
     ├── RedriveNotFound
-    ├── RedriveRunning             as many of the queue as may run at the same time
+    ├── RedriveRunning             another one sends back the same messages, or as many run as may
     ├── RedriveEnded
     ├── ExchangeNotFound
     ├── InvalidExchange
@@ -381,6 +381,11 @@ class RedriveNotFound(BrokerError):
 
 class RedriveRunning(BrokerError):
     code: ClassVar[str] = "redrive_running"
+
+    def __init__(self, message: str, *, queue: str = "") -> None:
+        super().__init__(message)
+        self.queue = queue
+        """The one that the other redrive belongs to."""
 
 
 class RedriveEnded(BrokerError):

@@ -75,8 +75,9 @@ def test_redrives_with_a_rate_are_listed(smista: Smista, dying: str) -> None:
     [redrive] = smista("dlq", "redrives", dying, "--json").lines
     assert (redrive["state"], redrive["redriven"], redrive["per_second"]) == ("completed", 1, 50)
     heading, shown = smista("dlq", "redrives", dying).out.splitlines()
-    assert heading.split() == ["job", "state", "redriven", "of", "rate", "to", "age", "error"]
-    assert shown.split()[:4] == [redrive["job"], "completed", "1", "3"]
+    assert heading.split() == ["job", "queue", "state", "redriven", "of", "rate", "to", "age", "error"]
+    assert shown.split()[:5] == [redrive["job"], dying, "completed", "1", "3"]
+    assert redrive in smista("dlq", "redrives", "--json").lines
     assert "[redrive_ended]" in smista("dlq", "cancel", dying, redrive["job"]).err
 
 

@@ -86,13 +86,14 @@ async def test_dead_letters_may_go_to_another_queue(client: AsyncClient, orders:
 
 async def test_a_redrive_goes_on_by_itself_and_is_seen_and_cancelled(client: AsyncClient, orders: str) -> None:
     await killed(client, orders, 2, "x")
-    started = await client.start_redrive(orders, per_second=0.001, alone=True)
+    started = await client.start_redrive(orders, per_second=0.001)
     assert (started.state, started.expected, started.queue) == ("running", 2, orders)
-    with pytest.raises(RedriveRunning):
-        await client.start_redrive(orders, alone=True)
+    with pytest.raises(RedriveRunning, match=started.job):
+        await client.start_redrive(f"{orders}_dlq")
     ended = await client.cancel_redrive(orders, started.job)
     assert (ended.state, ended.job) == ("cancelled", started.job)
     assert await client.redrives(orders) == [ended]
+    assert ended in await client.redrives()
     with pytest.raises(RedriveEnded):
         await client.cancel_redrive(orders, started.job)
 

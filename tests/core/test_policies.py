@@ -15,8 +15,17 @@ from smista.core.message import Publication
 from smista.core.policies import NOT_BY_POLICY, Policies, Policy
 from smista.core.publishing import publish
 from smista.core.settings import DEFAULT, Backoff, DeadLetterMode, Overflow, QueueSettings, check_settings
+from smista.core.staging import Load, check_load
 from smista.core.trimming import keep_limits
-from smista.errors import InvalidArgument, InvalidName, InvalidSettings, PolicyNotFound, QueueDiffers
+from smista.errors import (
+    BrokerError,
+    InvalidArgument,
+    InvalidName,
+    InvalidSettings,
+    PolicyNotFound,
+    QueueDiffers,
+    QueueFull,
+)
 from tests.core.bench import Bench
 
 
@@ -284,3 +293,56 @@ def test_what_is_remembered_of_queues_is_bounded(monkeypatch: pytest.MonkeyPatch
         declared = msgspec.structs.replace(DEFAULT, annotations=(("n", str(number)),))
         assert known.govern("q", declared)[0].annotations == declared.annotations
     assert len(known.get("p")._fitted) <= 3
+
+
+# -- errors name the policy that a limit is from -----------------------------------------------------------------------
+
+
+def refusal(orders: Bench, body: bytes = b"x", priority: int | None = None) -> str:
+    with pytest.raises(BrokerError) as refused:
+        orders.publish(body, priority=priority)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        ({"max_depth": 1}, "max_depth"),
+        ({"max_bytes": 1}, "max_bytes"),
+        ({"body_bytes_max": 1}, "body_bytes_max"),
+        ({"max_priority": 1}, "max_priority"),
+        ({"max_depth": 1, "dead_letter": "drop", "overflow": "dead-letter-oldest"}, "max_depth"),
+    ],
+)
+def test_a_limit_by_a_policy_is_refused_in_its_name(orders: Bench, settings: dict[str, Any], limit: str) -> None:
+    orders.publish(b"x")
+    orders.receive()
+    put(orders, "small", "*", **settings)
+    assert f"({limit} of policy 'small')" in refusal(orders, b"long", priority=2 if limit == "max_priority" else None)
+
+
+def test_a_limit_that_the_policy_leaves_alone_is_the_queues_own(orders: Bench) -> None:
+    orders.alter(QueueSettings(max_depth=1))
+    put(orders, "slow", "*", lease_ms=1)
+    orders.publish(b"x")
+    assert "policy" not in refusal(orders)
+    put(orders, "slow", "*", max_depth=1)
+    assert "(max_depth of policy 'slow')" in refusal(orders), "altering the queue's own would change nothing"
+    drop(orders, "slow")
+    assert "policy" not in refusal(orders)
+
+
+def test_a_full_dead_letter_queue_is_named_with_the_policy_that_limits_it(orders: Bench) -> None:
+    orders.declare("orders_dlq", QueueSettings(dead_letter=DeadLetterMode.PARK))
+    for _ in range(2):
+        orders.publish()
+        orders.reject(orders.receive_one())
+    put(orders, "small", "orders", max_depth=1)
+    with pytest.raises(QueueFull, match=r"its limit is 1 \(max_depth of policy 'small'\)"):
+        orders.redrive(orders.dead_letters())
+
+
+def test_what_is_staged_is_refused_in_the_name_of_the_policy(orders: Bench) -> None:
+    put(orders, "small", "*", max_depth=3)
+    with pytest.raises(QueueFull, match=r"its limit is 3 \(max_depth of policy 'small'\)"):
+        check_load(orders.state, orders.queue, Load(4, 4, 1, 0))

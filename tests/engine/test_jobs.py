@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
+from smista.core import jobs
 from smista.core.browsing import Wanted
 from smista.core.jobs import ENDED_KEPT, JobState
-from smista.core.message import Envelope, State
+from smista.core.message import Envelope, Reason, State
 from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.engine import Broker, BrokerSettings
+from smista.engine import jobs as engine_jobs
 from smista.engine.claim_records import job_record
 from smista.engine.jobs import JobView
 from smista.engine.recovery import Recovery
@@ -315,20 +317,100 @@ async def test_of_those_that_have_ended_the_latest_are_remembered(orders: Bench)
     other = await orders.broker.jobs.run([("orders_dlq", Wanted(priority=7))], limit=5)
     assert (other.expected, other.moved) == (1, 0)
     await orders.declare("elsewhere")
-    later = [await orders.broker.jobs.start([("elsewhere", Wanted())]) for _ in range(ENDED_KEPT + 3)]
-    await until(lambda: all(job.state is not JobState.RUNNING for job in orders.broker.jobs.of_queue("elsewhere")))
+    later = [await orders.broker.jobs.run([("elsewhere", Wanted())]) for _ in range(ENDED_KEPT + 3)]
     for _ in range(2):
         assert [job.id for job in orders.broker.jobs.of_queue("elsewhere")] == [job.id for job in reversed(later[3:])]
         assert [job.id for job in orders.broker.jobs.of_queue("orders_dlq")] == [other.id, first.id]
         await orders.restart()
 
 
-async def test_no_more_than_so_many_run_at_the_same_time(orders: Bench) -> None:
-    await set_aside(orders, 5)
-    await orders.broker.jobs.start(DEAD, per_second=0.001)
-    with pytest.raises(RedriveRunning):
-        await orders.broker.jobs.start(DEAD, running_max=1)
-    await orders.broker.jobs.start(DEAD, per_second=0.001, running_max=2)
+async def test_no_more_than_so_many_run_at_the_same_time(orders: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "RUNNING_MAX", 2)
+    for priority in (1, 2):
+        for _ in range(2):
+            await orders.publish(b"x", priority=priority)
+            await orders.reject(await orders.receive_one())
+        await orders.broker.jobs.start([("orders_dlq", Wanted(priority=priority))], per_second=SLOW)
+    with pytest.raises(RedriveRunning, match="2 redrives of queue 'orders_dlq' are running"):
+        await orders.broker.jobs.start([("orders_dlq", Wanted(priority=3))])
+
+
+# -- one for each message ---------------------------------------------------------------------------------------------
+
+BY_SOURCE = [("orders", Wanted(state=State.DEAD)), ("orders_dlq", Wanted(source="orders"))]
+"""As a queue's dead letters are found under its own name."""
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(("first", "second"), [(DEAD, BY_SOURCE), (BY_SOURCE, DEAD), (DEAD, DEAD)])
+async def test_a_second_one_of_the_same_messages_is_refused_in_the_name_of_the_first(
+    orders: Bench, first: list[tuple[str, Wanted]], second: list[tuple[str, Wanted]], *, restarts: bool
+) -> None:
+    await set_aside(orders, 2)
+    running = await orders.broker.jobs.start(first, per_second=SLOW)
+    assert running.queue == first[0][0]
+    await moved(orders, 1, running.queue)
+    if restarts:
+        await orders.restart()
+    with pytest.raises(RedriveRunning, match=f"{running.id} of queue '{running.queue}' .* of queue 'orders_dlq' too"):
+        await orders.broker.jobs.start(second)
+    await orders.broker.jobs.cancel(running.queue, running.id)
+    await orders.broker.jobs.run(second)
+    assert not orders.broker._state.searched
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Wanted(source="orders"), Wanted(source="pizzas")),
+        (Wanted(priority=1), Wanted(priority=2)),
+        (Wanted(state=State.DEAD), Wanted(state=State.READY)),
+        (Wanted(group="a"), Wanted(group="b")),
+        (Wanted(reason=Reason.EXPIRED), Wanted(reason=Reason.REJECTED)),
+        (Wanted(messages=frozenset({(1, 1)})), Wanted(messages=frozenset({(2, 1)}))),
+    ],
+)
+def test_those_that_cannot_want_the_same_messages_exclude_each_other(one: Wanted, other: Wanted) -> None:
+    assert one.excludes(other)
+    assert not one.excludes(one)
+    assert not one.excludes(Wanted())
+
+
+# -- lists ------------------------------------------------------------------------------------------------------------
+
+
+async def test_all_of_a_namespace_are_listed_in_pages_newest_first(
+    orders: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_jobs, "QUEUES_AT_ONCE", 2)
+    await orders.broker.declaring.declare_queue("far", namespace="away")
+    far = await orders.broker.jobs.start([("far", Wanted())], namespace="away")
+    started = []
+    for name in ("a", "b", "c", "a", "d", "b", "e"):
+        if name not in orders.broker.catalog.queue_names():
+            await orders.declare(name)
+        started.append((await orders.broker.jobs.run([(name, Wanted())])).id)
+    seen: list[str] = []
+    after: int | None = 0
+    while after is not None:
+        page, after = await orders.broker.jobs.page(after=after, limit=3)
+        seen += [job.id for job in page]
+    assert seen == started[::-1]
+    assert [job.queue for job in (await orders.broker.jobs.page(limit=10))[0]] == ["e", "b", "d", "a", "c", "b", "a"]
+    assert [job.id for job in (await orders.broker.jobs.page(limit=10, namespace="away"))[0]] == [far.id]
+    assert [job.id for job in (await orders.broker.jobs.page("a", limit=1))[0]] == [started[3]]
+    assert await orders.broker.jobs.page(limit=10, namespace="nowhere") == ([], None)
+
+
+async def test_one_whose_queue_is_deleted_meanwhile_is_left_out(orders: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_jobs, "QUEUES_AT_ONCE", 1)
+    for name in ("a", "b"):
+        await orders.declare(name)
+        await orders.broker.jobs.run([(name, Wanted())])
+    listing = asyncio.create_task(orders.broker.jobs.page(limit=10))
+    await asyncio.sleep(0)
+    await orders.broker.declaring.delete_queue("a")
+    assert [job.queue for job in (await listing)[0]] == ["b"]
 
 
 # -- those who wait for it --------------------------------------------------------------------------------------------
@@ -459,12 +541,12 @@ async def test_a_start_finds_what_the_broker_knew(kept: tuple[Bench, MemoryPlace
     ids = frozenset((number, 1) for number in range(3))
     start = bench.broker.jobs.start
     for wanted in (
-        Wanted(error_contains="parse", source="orders", state=State.READY),
-        Wanted(headers={"a": [1, {"b": None}]}),
-        Wanted(messages=ids),
+        Wanted(error_contains="parse", source="orders", state=State.READY, priority=1),
+        Wanted(headers={"a": [1, {"b": None}]}, priority=2),
+        Wanted(messages=ids, priority=3),
     ):
         await start([("orders_dlq", wanted)], per_second=SLOW)
-    await start([("orders_dlq", Wanted())], per_second=SLOW, to="orders", limit=4)
+    await start([("orders_dlq", Wanted(priority=0))], per_second=SLOW, to="orders", limit=4)
     await moved(bench, 1)
     known = bench.broker._state
     await bench.broker.close()

@@ -234,7 +234,8 @@ class ReplayMachine(RuleBasedStateMachine):
     def start_job(self, name: str, other: str, to: str | None, limit: int | None, per_second: float | None) -> None:
         places = [(queue, Wanted()) for each in (name, other) if (queue := self.find(each)) is not None]
         target = None if to is None else self.find(to)
-        if places and (to is None or target is not None):
+        is_free = jobs.in_the_way(self.world.state, places) is None
+        if places and is_free and (to is None or target is not None):
             with contextlib.suppress(RedriveRunning):
                 jobs.start(
                     self.world.state,
@@ -242,7 +243,6 @@ class ReplayMachine(RuleBasedStateMachine):
                     to=target,
                     limit=limit,
                     per_second=per_second,
-                    running_max=2,
                     now_ms=self.world.now_ms,
                 )
 

@@ -12,6 +12,7 @@ from smista.core.governing import Governing, delete_policy, set_policy
 from smista.core.policies import Policy
 from smista.core.settings import QueueSettings
 from smista.engine import Broker, Publication
+from smista.errors import InvalidArgument
 from smista.log import MemoryLog
 from tests.engine.world import World
 
@@ -118,3 +119,13 @@ async def test_a_running_broker_takes_up_a_policy_at_once() -> None:
         await broker.declaring.delete_policy("small")
         assert broker.catalog.queue_settings("orders") == QueueSettings()
         assert (broker.statistics.stats("orders").policy, broker.catalog.policies()) == (None, [])
+
+
+async def test_how_many_a_consumer_may_ask_for_is_refused_in_the_name_of_the_policy() -> None:
+    async with await Broker.open(MemoryLog()) as broker:
+        await broker.declaring.declare_queue("orders")
+        await broker.declaring.set_policy("few", "*", {"max_prefetch": 2})
+        with pytest.raises(InvalidArgument, match=r"\(max_prefetch of policy 'few'\)"):
+            await broker.receiving.receive("orders", 3)
+        with pytest.raises(InvalidArgument, match=r"\(max_prefetch of policy 'few'\)"):
+            broker.subscribing.subscribe("orders", lambda deliveries: None, prefetch=3)

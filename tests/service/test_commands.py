@@ -11,6 +11,7 @@ import pytest
 
 from smista.service import commands
 from smista.service.command import COMMANDS, Command
+from smista.service.commands.redrives import ListRedrives, StartRedrive
 from smista.service.fields import Name
 from smista.service.permission import Need, Permission
 
@@ -42,6 +43,14 @@ def test_every_command_says_what_it_needs_and_on_which_of_its_fields(command: ty
     if "queue" in fields_of(command):
         assert "queue" in named, "a command that names a queue needs a permission for it"
     assert command.changes or {need.permission for need in command.needs} <= {Permission.READ, Permission.MONITOR}
+
+
+def test_a_list_that_names_no_queue_needs_its_permission_for_the_whole_namespace() -> None:
+    [need] = ListRedrives.needs
+    assert list(need.names(ListRedrives("orders"))) == ["orders"]
+    assert list(need.names(ListRedrives())) == [None]
+    to_where_they_came_from = StartRedrive(queue="orders")
+    assert [list(need.names(to_where_they_came_from)) for need in StartRedrive.needs] == [["orders"], []]
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=list(COMMANDS))

@@ -13,6 +13,10 @@ from smista.cli.options import OptionGroup
 from smista.command_line import duration, past_ms, switch
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.", autocompletion=queue_names)]
+AnyQueue = Annotated[
+    str | None,
+    typer.Argument(metavar="QUEUE", help="Only those of this queue.", autocompletion=queue_names),
+]
 Exchange = Annotated[
     str, typer.Argument(metavar="EXCHANGE", help="The exchange; '' is the default one.", autocompletion=exchange_names)
 ]

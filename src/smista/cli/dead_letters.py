@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from smista.cli import messages
-from smista.cli.arguments import Bodies, Filters, IsSure, Limit, Queue
+from smista.cli.arguments import AnyQueue, Bodies, Filters, IsSure, Limit, Queue
 from smista.cli.browsing import page_size, show
 from smista.cli.completion import queue_names
 from smista.cli.connected import client_command
@@ -60,6 +60,7 @@ COLUMNS = [
 
 REDRIVE_COLUMNS = [
     Column("job"),
+    Column("queue"),
     Column("state"),
     Column("redriven", is_number=True),
     Column("of", is_number=True),
@@ -195,14 +196,15 @@ async def _followed(client: AsyncClient, started: Redrive, done: Callable[[int],
 
 
 @client_command(commands)
-async def redrives(client: AsyncClient, output: Output, queue: Queue) -> None:
-    """List the redrives with a rate that are running, and the latest that have ended."""
+async def redrives(client: AsyncClient, output: Output, queue: AnyQueue = None) -> None:
+    """List the redrives with a rate, of a queue or of all, that are running, and the latest that have ended."""
     found = await client.redrives(queue)
     is_any = output.items(
         found,
         REDRIVE_COLUMNS,
         lambda redrive: [
             redrive.job,
+            redrive.queue,
             redrive.state,
             redrive.redriven,
             redrive.expected,
@@ -214,7 +216,11 @@ async def redrives(client: AsyncClient, output: Output, queue: Queue) -> None:
         msgspec.to_builtins,
     )
     if not is_any:
-        output.remark(f"Queue {queue} has no redrives; they belong to the queue that was named when they were started.")
+        output.remark(
+            "There are no redrives with a rate."
+            if queue is None
+            else f"Queue {queue} has no redrives; they belong to the queue that was named when they were started."
+        )
 
 
 @client_command(commands)

@@ -213,6 +213,7 @@ class Redrive(msgspec.Struct, frozen=True):
 
 class Redrives(msgspec.Struct):
     redrives: list[Redrive]
+    after: int | None = None
 
 
 class SearchedQueues(msgspec.Struct):

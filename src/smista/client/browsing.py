@@ -119,12 +119,11 @@ class BrowsingCalls(Calls):
         to: str | None = None,
         limit: int | None = None,
         per_second: float | None = None,
-        alone: bool = False,
         **filters: Unpack[Filters],
     ) -> Redrive:
         """As `redrive`, without waiting for its end: it goes on by itself, also after a restart of the broker.
 
-        With `alone`, raises `RedriveRunning` while another one of the queue is running.
+        Raises `RedriveRunning` while another one is running that may send back the same messages.
         """
         return await self._ask(
             "redrive.start",
@@ -135,13 +134,13 @@ class BrowsingCalls(Calls):
             to=to,
             limit=limit,
             per_second=per_second,
-            alone=alone,
             **filters,
         )
 
-    async def redrives(self, queue: str) -> list[Redrive]:
-        """The redrives of a queue that are running, and the latest ten that have ended; the newest first."""
-        return (await self._ask("redrive.list", Redrives, is_repeatable=True, queue=queue)).redrives
+    async def redrives(self, queue: str | None = None) -> list[Redrive]:
+        """The redrives of a queue, or of all queues, that are running, and the latest ten of each queue that have
+        ended; the newest first."""
+        return await self._all("redrive.list", Redrives, "redrives", queue=queue)
 
     async def cancel_redrive(self, queue: str, job: str) -> Redrive:
         """End a redrive; what it has sent back stays there."""

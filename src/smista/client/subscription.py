@@ -258,10 +258,8 @@ class Subscription(Generic[D]):
             self._ended(frame)
             return
         deliveries: list[D] = self._decode(frame.messages)
-        queue = self.queue
         for delivery in deliveries:
             delivery.settler = settler
-            delivery.queue = queue
         if self._leaving is not None:
             self._unwanted.extend(deliveries)
             return

@@ -58,6 +58,19 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             and (self.headers is None or _has(self.headers, read_routing(message.envelope.properties)[0] or {}))
         )
 
+    def excludes(self, other: Wanted) -> bool:
+        """Whether no message can be what both want."""
+        return any(
+            None not in (mine, theirs) and mine != theirs
+            for mine, theirs in (
+                (self.state, other.state),
+                (self.priority, other.priority),
+                (self.group, other.group),
+                (self.reason, other.reason),
+                (self.source, other.source),
+            )
+        ) or (self.messages is not None and other.messages is not None and self.messages.isdisjoint(other.messages))
+
     def effort(self, message: Message) -> int:
         """What it takes to judge a message; 1 where nothing of it has to be read."""
         return 1 if self.headers is None else 1 + len(message.envelope.properties) // READ_BYTES
@@ -92,8 +105,10 @@ def browse(
     Looks at no more than `looked_at_max` messages a call, fewer where their headers have to be read, so a page may be
     short and still have a next one.
     """
-    if not 1 <= limit <= 10_000:
-        raise InvalidArgument(f"A page has 1 to 10000 messages, not {limit}.")
+    if type(after) is not int or after < 0:
+        raise InvalidArgument(f"after is {after!r:.80}; give what the page before has as its `after`, or 0.")
+    if type(limit) is not int or not 1 <= limit <= 10_000:
+        raise InvalidArgument(f"limit is {limit!r:.80}; a page has 1 to 10000 messages.")
     sequences = sequences_after(queue, after, looked_at_max + 1, wanted.state)
     found: list[Message] = []
     effort = looked_at = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from smista.core.message import FOREVER_MS, PLAIN, Envelope, Publication
 from smista.core.queue import Queue
 from smista.core.settings import check_text
@@ -16,6 +18,8 @@ RETRIES_MAX = 1 << 31
 
 def check_publication(state: BrokerState, queue: Queue, publication: Publication) -> None:
     """Raise what is wrong with a publication for this queue."""
+    if type(publication) is not Publication:
+        raise InvalidArgument(f"One of the publications is of type {type(publication).__name__}; give a Publication.")
     body = publication.body
     if type(body) is not bytes:
         raise InvalidArgument(f"A body is bytes, not {type(body).__name__}; encode it first.")
@@ -25,7 +29,7 @@ def check_publication(state: BrokerState, queue: Queue, publication: Publication
     if priority is not None and not (type(priority) is int and 0 <= priority <= highest):
         raise InvalidPriority(
             f"Priority {priority!r} is not a whole number from 0 to {highest}, "
-            f"which is what queue {queue.name!r} takes."
+            f"which is what queue {queue.name!r} takes{state.by_policy(queue, 'max_priority')}."
         )
     if publication.delay_ms is not None:
         _check_ms("delay_ms", publication.delay_ms)
@@ -39,9 +43,25 @@ def check_body_bytes(state: BrokerState, queue: Queue, body_bytes: int) -> None:
     limit = state.body_limit(queue)
     if body_bytes > limit:
         raise MessageTooLarge(
-            f"A body of {body_bytes} bytes is over the limit of {limit} bytes for queue {queue.name!r}; "
-            "raise its body_bytes_max, or send less."
+            f"A body of {body_bytes} bytes is over the limit of {limit} bytes for queue {queue.name!r}"
+            f"{state.by_policy(queue, 'body_bytes_max')}; raise its body_bytes_max, or send less."
         )
+
+
+def check_publications(publications: object) -> None:
+    """Raise `InvalidArgument` unless they are a sequence; what is in it is refused one by one."""
+    if isinstance(publications, (str, bytes)) or not isinstance(publications, Sequence):
+        raise InvalidArgument(f"publications is of type {type(publications).__name__}; give a list of Publication.")
+
+
+def how_full(state: BrokerState, queue: Queue, count: int = 1) -> str:
+    """For errors: which limit of a queue does not let in so many more messages, and whose it is."""
+    settings = queue.settings
+    is_too_deep = settings.max_depth is not None and queue.limited_depth + count > settings.max_depth
+    held = f"{queue.limited_depth} messages" if is_too_deep else f"{queue.limited_bytes} bytes"
+    limit = settings.max_depth if is_too_deep else settings.max_bytes
+    origin = state.by_policy(queue, "max_depth" if is_too_deep else "max_bytes")
+    return f"it holds {held} and its limit is {limit}{origin}"
 
 
 def check_envelope(envelope: Envelope) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from smista.caches import cached_if_small
+from smista.core.checks import how_full
 from smista.core.dead_letter_target import MOVES, find_way
 from smista.core.declaring import declare_queue, look_after
 from smista.core.exchanges import QUEUES_MAX
@@ -168,7 +169,10 @@ def redrive(
     target = to or source_of(state, queue, message)
     is_counted = target is queue and message.state is not State.DEAD
     if not is_counted and not has_room(target, message.body_bytes):
-        raise QueueFull(f"Queue {target.name!r} is full; what has not been redriven yet stays in {queue.name!r}.")
+        raise QueueFull(
+            f"Queue {target.name!r} is full: {how_full(state, target)}; what has not been redriven yet stays in "
+            f"{queue.name!r}."
+        )
     if not _can_be_written(state, queue, message, [target]):
         if message.state is not State.DEAD:
             park(state, queue, message, Fate(Reason.DAMAGED, None, BODY_LOST, now_ms))

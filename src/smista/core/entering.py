@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from smista.core.checks import check_publication
+from smista.core.checks import check_publication, how_full
 from smista.core.dead_letters import can_set_aside
 from smista.core.declaring import look_after
 from smista.core.dedup import DedupMemory, Seen, dedup_key
@@ -201,13 +201,16 @@ def admit(state: BrokerState, queue: Queue, body_bytes: int, now_ms: int, *, is_
     overflow = queue.settings.overflow
     goes = next_to_go(queue)
     if overflow not in MAKES_ROOM or goes is None or not can_make_room(queue, body_bytes):
-        raise _full(queue)
+        raise QueueFull(f"Queue {queue.name!r} is full: {how_full(state, queue)}; consume, purge or raise the limit.")
     # Parked here it would make no room. If others could not go before, they have to go too.
     if is_open is None and overflow is Overflow.DEAD_LETTER_OLDEST:
         fate = Fate(Reason.OVERFLOW, None, "", now_ms)
         is_open = can_set_aside(state, queue, goes, fate, 1 + over_by(queue))
     if overflow is Overflow.DEAD_LETTER_OLDEST and not is_open:
-        raise QueueFull(f"Queue {queue.name!r} is full and no dead-letter queue takes its oldest; empty one of them.")
+        raise QueueFull(
+            f"Queue {queue.name!r} is full, {how_full(state, queue)}, and no dead-letter queue takes its oldest; empty "
+            "one of them."
+        )
 
 
 def placed(queue: Queue, message: Message, now_ms: int) -> Placed:
@@ -307,16 +310,6 @@ def refuse(
             state.mark_over_limit(queue)
         else:
             turn_away(state, queue, message, now_ms)
-
-
-def _full(queue: Queue) -> QueueFull:
-    settings = queue.settings
-    is_too_deep = settings.max_depth is not None and queue.limited_depth >= settings.max_depth
-    what = f"{queue.limited_depth} messages" if is_too_deep else f"{queue.limited_bytes} bytes"
-    return QueueFull(
-        f"Queue {queue.name!r} is full: it holds {what} and its limit is "
-        f"{settings.max_depth if is_too_deep else settings.max_bytes}; consume, purge or raise the limit."
-    )
 
 
 def seen_before(queue: Queue, key: str | None, now_ms: int) -> Seen | None:

@@ -8,6 +8,8 @@ letters are sent back, at a pace or as fast as it goes.
 - A job moves what was there when it started: what has a lower sequence than its own.
 - What it is to do, its `Plan`, is noted when it starts. After each move it is noted how far that brought it, in the
   block of that move. So a restart goes on behind the last move that is on disk, and the count is exact.
+- No two that run may want the same message: a dead-letter queue is emptied by one job, or by one for each of the
+  queues it serves, under whichever name. See `in_the_way`.
 - It belongs to the first of the queues that it searches, and goes with that one. Of its jobs that have ended a queue
   remembers the latest `ENDED_KEPT`.
 - While it runs it is an entry of the calendar. Each time it is due some messages are moved, see `redriving`.
@@ -107,6 +109,15 @@ class Job(msgspec.Struct, kw_only=True, eq=False):
         return self.plan.places[0].queue
 
 
+def in_the_way(state: BrokerState, places: Sequence[tuple[Queue, Wanted]]) -> tuple[Job, Queue] | None:
+    """A running job that may want a message that is wanted of these queues, and the queue where it does."""
+    for queue, wanted in places:
+        for job, other in state.searched.get(queue.number, ()):
+            if not wanted.excludes(other):
+                return job, queue
+    return None
+
+
 def start(
     state: BrokerState,
     places: Sequence[tuple[Queue, Wanted]],
@@ -114,15 +125,16 @@ def start(
     to: Queue | None = None,
     limit: int | None = None,
     per_second: float | None = None,
-    running_max: int = RUNNING_MAX,
     now_ms: int,
 ) -> Job:
-    """Start to send back what is in these queues now; `RedriveRunning` where the first has so many jobs already."""
+    """Start to send back what is in these queues now, where nothing is in the way; `RedriveRunning` where the first has
+    so many jobs already."""
+    assert in_the_way(state, places) is None
     if per_second is not None and not per_second > 0:
         raise InvalidArgument(f"per_second is {per_second!r}; give a number above 0, or None for no limit.")
     queue = places[0][0]
     running = sum(job.state is JobState.RUNNING for job in state.jobs.get(queue.number, {}).values())
-    if running >= running_max:
+    if running >= RUNNING_MAX:
         raise RedriveRunning(
             f"{running} redrives of queue {queue.name!r} are running already; wait until one has ended, or cancel it."
         )
@@ -157,6 +169,10 @@ def cancel(state: BrokerState, job: Job, *, now_ms: int) -> None:
 
 def end(state: BrokerState, job: Job, how: JobState, *, failure: BrokerError | None = None, now_ms: int) -> None:
     state.calendar.remove(job)
+    for number in {place.queue for place in job.plan.places}:
+        others = [entry for entry in state.searched.pop(number) if entry[0] is not job]
+        if others:
+            state.searched[number] = others
     job.state, job.ended_at_ms = how, now_ms
     if failure is not None:
         job.failure, job.code, job.error = failure, failure.code, str(failure)
@@ -205,6 +221,8 @@ def _attach(state: BrokerState, job: Job, now_ms: int) -> None:
     job.wanted = [
         msgspec.structs.replace(place.wanted, headers=plan.headers, messages=messages) for place in plan.places
     ]
+    for place, wanted in zip(plan.places, job.wanted, strict=True):
+        state.searched.setdefault(place.queue, []).append((job, wanted))
     job.target = None if plan.target is None else state.queues.get(plan.target)
     if plan.per_second is not None:
         job.rate = RateLimit(plan.per_second, now_ms)

@@ -67,7 +67,11 @@ def publish(
     """
     if is_use:
         queue.used_at_ms = now_ms
-    is_plain = _is_plain(queue, publications)
+    try:
+        is_plain = _is_plain(queue, publications)
+    except AttributeError:
+        # One is no publication at all, and is refused by itself.
+        is_plain = False
     if batch is not None:
         check_id("batch_id", batch.id, BATCH_ID_LENGTH_MAX)
         seen = seen_before(queue, batch_key(batch.id), now_ms)

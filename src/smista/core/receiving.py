@@ -240,6 +240,8 @@ def check_lease(lease_ms: object) -> None:
 
 def peek(queue: Queue, limit: int, *, bytes_max: int = UNBOUNDED) -> list[Message]:
     """The next messages in the order in which they would be received, without any effect; `bytes_max` as there."""
+    if type(limit) is not int:
+        raise InvalidArgument(f"limit is {limit!r:.80}; give a whole number.")
     if queue.line is None:
         return []
     return _within((message for message, _ in zip(queue.line.in_order(), range(limit), strict=False)), bytes_max)

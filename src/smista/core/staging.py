@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from smista.core.checks import check_body_bytes
+from smista.core.checks import check_body_bytes, how_full
 from smista.core.exchanges import route
 from smista.core.fan_out import publish_promised_to_several
 from smista.core.limits import MAKES_ROOM, fits
@@ -103,12 +103,13 @@ def check_load(state: BrokerState, queue: Queue, load: Load) -> None:
     highest = settings.highest_priority
     if load.priority_max > highest:
         raise InvalidPriority(
-            f"Priority {load.priority_max} is above {highest}, the highest queue {queue.name!r} takes."
+            f"Priority {load.priority_max} is above {highest}, the highest queue {queue.name!r} takes"
+            f"{state.by_policy(queue, 'max_priority')}."
         )
     if settings.overflow not in MAKES_ROOM and not fits(queue, load.body_bytes, load.rows):
         raise QueueFull(
-            f"Queue {queue.name!r} has no room for {load.rows} messages of {load.body_bytes} bytes beside the "
-            f"{queue.limited_depth} it holds; consume, purge or raise the limit."
+            f"Queue {queue.name!r} has no room for {load.rows} messages of {load.body_bytes} bytes: "
+            f"{how_full(state, queue, load.rows)}; consume, purge or raise the limit."
         )
 
 

@@ -18,10 +18,11 @@ from smista.core.limits import is_over
 from smista.core.message import Message, State
 from smista.core.policies import Policies
 from smista.core.queue import Messages, Queue
-from smista.core.settings import QueueSettings
+from smista.core.settings import QueueSettings, check_text
 from smista.errors import NamespaceNotFound, QueueNotFound
 
 if TYPE_CHECKING:
+    from smista.core.browsing import Wanted
     from smista.core.claims import Claimant
     from smista.core.jobs import Job
     from smista.core.staging import Commit
@@ -70,6 +71,7 @@ class BrokerState:
         "read_routing",
         "remembered",
         "run",
+        "searched",
         "woken",
     )
 
@@ -85,6 +87,8 @@ class BrokerState:
         """By job and batch, what staged batches were published, oldest first, see `staging`."""
         self.jobs: dict[int, dict[int, Job]] = {}
         """By the number of the queue and by sequence, what goes on by itself, or has ended lately, see `jobs`."""
+        self.searched: dict[int, list[tuple[Job, Wanted]]] = {}
+        """By the number of a queue, the running jobs that search it, and for what."""
         self._instant_ms = 0
         self.read_routing: ReadRouting = lambda properties: (None, ())
         """How to find in a message's properties, which belong to the protocols, what a dead letter is routed by beside
@@ -120,16 +124,31 @@ class BrokerState:
         """The largest body that a queue takes."""
         return queue.settings.body_bytes_max or self.body_bytes_max
 
+    def by_policy(self, queue: Queue, setting: str) -> str:
+        """For errors: the policy that gives a queue a limit, so that nobody alters the queue's own in vain."""
+        policy = None if queue.policy is None else self.namespaces[queue.namespace].policies.find(queue.policy)
+        if policy is None or setting not in policy.gives(queue.declared, queue.settings):
+            return ""
+        return f" ({setting} of policy {policy.name!r})"
+
     def namespace(self, name: str) -> Namespace:
-        namespace = self.namespaces.get(name)
+        # What no dict takes as a key is no name either.
+        namespace = self.namespaces.get(name) if type(name) is str else None
         if namespace is None:
+            check_text("namespace", name)
             raise NamespaceNotFound(f"There is no namespace {name!r}; declare a queue in it first.")
         return namespace
 
     def queue(self, name: str, namespace: str = DEFAULT_NAMESPACE) -> Queue:
-        space = self.namespaces.get(namespace)
-        queue = None if space is None else space.queues.get(name)
+        try:
+            space = self.namespaces.get(namespace)
+            queue = None if space is None else space.queues.get(name)
+        except TypeError:
+            # What no dict takes as a key is no name either.
+            queue = None
         if queue is None:
+            check_text("queue", name)
+            check_text("namespace", namespace)
             raise queue_not_found(name, namespace)
         return queue
 

@@ -12,19 +12,15 @@ from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.browsing import Browsing
 from smista.engine.claim_views import ClaimantView
 from smista.engine.claiming import Claiming
-from smista.engine.jobs import Jobs, JobView
 from smista.engine.receipts import Receipts
 from smista.engine.statistics import Statistics
 
 
 class Asking:
-    def __init__(
-        self, statistics: Statistics, receipts: Receipts, browsing: Browsing, jobs: Jobs, claiming: Claiming
-    ) -> None:
+    def __init__(self, statistics: Statistics, receipts: Receipts, browsing: Browsing, claiming: Claiming) -> None:
         self._statistics = statistics
         self._receipts = receipts
         self._browsing = browsing
-        self._jobs = jobs
         self._claiming = claiming
 
     async def stats(self, queue: str, *, namespace: str = DEFAULT_NAMESPACE) -> QueueStats:
@@ -44,10 +40,6 @@ class Asking:
     ) -> bool:
         """As `Browsing.holds`."""
         return self._browsing.holds(queue, message_id, wanted, namespace=namespace)
-
-    async def jobs(self, queue: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[JobView]:
-        """As `Jobs.of_queue`."""
-        return self._jobs.of_queue(queue, namespace=namespace)
 
     async def claimants(
         self, queue: str, consumer: str | None = None, *, namespace: str = DEFAULT_NAMESPACE

@@ -97,7 +97,7 @@ class Broker:
         self.claiming = Claiming(running, self.receiving)
         self.staging = Staging(running)
         self.statistics = Statistics(running, recovered)
-        self.asking = Asking(self.statistics, self.receipts, self.browsing, self.jobs, self.claiming)
+        self.asking = Asking(self.statistics, self.receipts, self.browsing, self.claiming)
         self.log = LogView(running)
         self.intake = Intake(running)
         running.after()

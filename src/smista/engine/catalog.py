@@ -55,9 +55,10 @@ class Catalog:
         """The largest body a queue takes unless it says otherwise."""
         return self._state.body_bytes_max
 
-    def body_limit(self, queue: str, *, namespace: str = DEFAULT_NAMESPACE) -> int:
-        """The largest body that this queue takes."""
-        return self._state.body_limit(self._state.queue(queue, namespace))
+    def body_limit(self, queue: str, *, namespace: str = DEFAULT_NAMESPACE) -> tuple[int, str]:
+        """The largest body that this queue takes; and, for errors, the policy that says so, if one does."""
+        found = self._state.queue(queue, namespace)
+        return self._state.body_limit(found), self._state.by_policy(found, "body_bytes_max")
 
     # -- policies -----------------------------------------------------------------------------------------------------
 

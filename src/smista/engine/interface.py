@@ -290,6 +290,10 @@ class Jobs(Protocol):
 
     async def run(self, places: Sequence[tuple[str, Wanted]], **how: Unpack[How]) -> JobView: ...
 
+    async def page(
+        self, queue: str | None = None, *, after: int = 0, limit: int, namespace: str = DEFAULT_NAMESPACE
+    ) -> tuple[list[JobView], int | None]: ...
+
     async def cancel(self, queue: str, job_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> JobView: ...
 
 
@@ -343,8 +347,6 @@ class Asking(Protocol):
     async def holds(
         self, queue: str, message_id: str, wanted: Wanted = ANY, *, namespace: str = DEFAULT_NAMESPACE
     ) -> bool: ...
-
-    async def jobs(self, queue: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[JobView]: ...
 
     async def claimants(
         self, queue: str, consumer: str | None = None, *, namespace: str = DEFAULT_NAMESPACE

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Sequence
+from itertools import chain
 from typing import TypedDict, Unpack
 
 import msgspec
@@ -15,13 +17,18 @@ from smista.core.jobs import Job, JobState
 from smista.core.queue import Queue
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.running import Running
-from smista.errors import BrokerError, RedriveNotFound
+from smista.errors import BrokerError, RedriveNotFound, RedriveRunning
+
+QUEUES_AT_ONCE = 100
+"""With at most 110 jobs each."""
 
 
 class JobView(msgspec.Struct, frozen=True):
     """A job at one moment."""
 
     id: str
+    queue: str
+    """The one that it belongs to."""
     to: str | None
     limit: int | None
     per_second: float | None
@@ -41,7 +48,6 @@ class JobView(msgspec.Struct, frozen=True):
 class Bounds(TypedDict, total=False):
     limit: int | None
     per_second: float | None
-    running_max: int
 
 
 class How(Bounds, total=False):
@@ -59,8 +65,8 @@ class Jobs:
         """Start to send dead letters back to where they came from, or to queue `to`.
 
         What is in these queues now, one after the other: what is wanted of each (all of the same headers and messages),
-        as far as `limit`. The job belongs to the first queue, of which no more than `running_max` may run; those of the
-        others that are not there are left out.
+        as far as `limit`. The job belongs to the first queue; those of the others that are not there are left out.
+        `RedriveRunning` where another job may want one of these messages, or the first queue has too many jobs.
         """
         job = self._start(places, **how)
         await self._running.done_durably()
@@ -95,6 +101,24 @@ class Jobs:
         of_queue = self._state.jobs.get(self._state.queue(queue, namespace).number, {})
         return [self._view(of_queue[sequence]) for sequence in sorted(of_queue, reverse=True)]
 
+    async def page(
+        self, queue: str | None = None, *, after: int = 0, limit: int, namespace: str = DEFAULT_NAMESPACE
+    ) -> tuple[list[JobView], int | None]:
+        """So many of those of a queue, or of all queues of a namespace, the one that was started last first; and where
+        the next page starts, None when this was the last."""
+        self._running.enter()
+        jobs_of = self._state.jobs
+        numbers = list(jobs_of) if queue is None else [self._state.queue(queue, namespace).number]
+        found: list[Job] = []
+        async for some in self._running.fair_turns.slices(numbers, QUEUES_AT_ONCE):
+            there = (job for number in some for job in jobs_of.get(number, {}).values())
+            more = (job for job in there if self._is_of(job, namespace) and not 0 < after <= job.sequence)
+            found = heapq.nlargest(limit + 1, chain(found, more), key=lambda job: job.sequence)
+        page = found[:limit]
+        # Its queue may have been deleted while others had their turn.
+        shown = [self._view(job) for job in page if self._is_of(job, namespace)]
+        return shown, page[-1].sequence if len(found) > limit else None
+
     async def cancel(self, queue: str, job_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> JobView:
         """End a job; what it has moved stays moved."""
         now_ms = self._running.enter()
@@ -120,7 +144,19 @@ class Jobs:
         there = self._state.namespace(namespace).queues
         sources += [(there[name], wanted) for name, wanted in others if name in there]
         target = None if to is None else self._state.queue(to, namespace)
+        if (found := jobs.in_the_way(self._state, sources)) is not None:
+            other, queue = found
+            owner = self._state.queues[other.queue].name
+            raise RedriveRunning(
+                f"Redrive {self._id(other)} of queue {owner!r} is running, and sends back messages of queue "
+                f"{queue.name!r} too: wait until it has ended, or cancel it.",
+                queue=owner,
+            )
         return jobs.start(self._state, sources, to=target, now_ms=now_ms, **how)
+
+    def _is_of(self, job: Job, namespace: str) -> bool:
+        owner = self._state.queues.get(job.queue)
+        return owner is not None and owner.namespace == namespace
 
     def _id(self, job: Job) -> str:
         return self._running.ids.message_id(job.sequence, job.created_at_ms)
@@ -128,6 +164,7 @@ class Jobs:
     def _view(self, job: Job) -> JobView:
         return JobView(
             id=self._id(job),
+            queue=self._state.queues[job.queue].name,
             to=job.plan.to,
             limit=job.plan.limit,
             per_second=job.plan.per_second,

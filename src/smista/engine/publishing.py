@@ -12,11 +12,13 @@ from functools import partial
 from typing import TypeVar
 
 from smista.core import fan_out, publishing
+from smista.core.checks import check_publications
 from smista.core.entering import Placed, Result
 from smista.core.exchanges import Reach
 from smista.core.limits import is_one_by_one
 from smista.core.message import Publication
 from smista.core.queue import Queue
+from smista.core.settings import check_text
 from smista.core.state import DEFAULT_NAMESPACE, queue_not_found
 from smista.engine.consumers import deleted
 from smista.engine.delivery import Published
@@ -73,6 +75,8 @@ class Publishing:
             now_ms = self._running.enter_within_limits()
             self._running.check_pressure()
             target = self._state.queue(queue, namespace)
+            if type(publications) is not list:
+                check_publications(publications)
             if batch_id is None and len(publications) == 1:
                 placed = publishing.publish(self._state, target, publications, is_use=is_use, now_ms=now_ms)
                 if self._state.over_limit:
@@ -256,6 +260,9 @@ class Publishing:
         namespace: str,
     ) -> list[Published]:
         """`within` less than any message may reach, one that goes further raises `ReachTooWide`."""
+        check_text("exchange", exchange)
+        if type(publication) is not Publication:
+            raise InvalidArgument(f"A publication is a Publication, not {type(publication).__name__}.")
         now_ms = self._running.enter_within_limits()
         self._running.check_pressure()
         try:
@@ -348,7 +355,11 @@ def _parts(queue: Queue, messages: Sequence[P], size: Callable[[P], int]) -> Seq
     """A batch as it enters: whole, unless that is too much for one block, or its queue has to serve in between."""
     if is_one_by_one(queue):
         return [messages[place : place + 1] for place in range(len(messages))]
-    sizes = list(map(size, messages))
+    try:
+        sizes = list(map(size, messages))
+    except (AttributeError, TypeError):
+        # Something is no message, or its body is no bytes: it is refused by itself, wherever it stands.
+        return [messages[place : place + 1] for place in range(len(messages))]
     if sum(sizes) <= STEP_BYTES_MAX:
         return (messages,)
     parts: list[Sequence[P]] = []

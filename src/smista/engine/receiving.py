@@ -47,7 +47,8 @@ class Receiving:
         source = self._state.queue(queue, namespace)
         if type(limit) is not int or not 1 <= limit <= source.settings.max_prefetch:
             raise InvalidArgument(
-                f"limit is {limit!r}; queue {queue!r} hands out 1 to {source.settings.max_prefetch} messages at a time."
+                f"limit is {limit!r}; queue {queue!r} hands out 1 to {source.settings.max_prefetch} messages at a time"
+                f"{self._state.by_policy(source, 'max_prefetch')}."
             )
         if type(wait_ms) is not int or not 0 <= wait_ms <= WAIT_MS_MAX:
             raise InvalidArgument(f"wait_ms is {wait_ms!r}; give 0 to {WAIT_MS_MAX} milliseconds.")

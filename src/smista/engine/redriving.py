@@ -15,7 +15,7 @@ from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.browsing import LOOKED_AT_FIRST, LOOKED_AT_ONCE
 from smista.engine.running import Running
 from smista.engine.slices import SLICE
-from smista.errors import QueueFull, QueueNotFound
+from smista.errors import InvalidArgument, QueueFull, QueueNotFound
 
 
 class Redriving:
@@ -42,6 +42,8 @@ class Redriving:
         error says how many that were. At a pace, or to go on after a restart: see `jobs`.
         """
         self._running.enter()
+        if limit is not None and type(limit) is not int:
+            raise InvalidArgument(f"limit is {limit!r:.80}; give a whole number, or None for no limit.")
         source = self._state.queue(queue, namespace)
         target = None if to is None else self._state.queue(to, namespace)
         moved = 0

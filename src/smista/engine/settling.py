@@ -24,7 +24,7 @@ from smista.core.settling import Outcome, fail, find_held
 from smista.engine.running import Running
 from smista.engine.slices import BREATH_S
 from smista.engine.tickets import Ticket
-from smista.errors import BrokerError
+from smista.errors import BrokerError, InvalidArgument
 
 SETTLED_AT_ONCE = 500
 """So many are settled in one turn of the loop: some 5 to 10 ms ..."""
@@ -155,6 +155,9 @@ class Settling:
         goes_back: bool = False,
     ) -> Ticket[list[T]]:
         """Settle all of them; those that `settle` leaves, and those of very many, in later turns."""
+        if set(map(type, receipts)) - {Receipt}:
+            # Before any of them is: what was settled beside it would be lost half-way.
+            return self._tickets.refused(InvalidArgument("Not every one is a receipt; pass on those of deliveries."))
         try:
             results = settle(receipts if len(receipts) <= at_once else receipts[:at_once])
         except BrokerError as error:

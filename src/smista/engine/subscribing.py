@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from smista.core.message import Receipt
 from smista.core.queue import Queue
-from smista.core.state import DEFAULT_NAMESPACE
+from smista.core.state import DEFAULT_NAMESPACE, BrokerState
 from smista.engine.consumers import check_consumer
 from smista.engine.delivery import Delivery
 from smista.engine.running import Running
@@ -57,7 +57,7 @@ class Subscribing:
         source = self._state.queue(queue, namespace)
         if prefetch is None:
             prefetch = source.settings.prefetch
-        _check_prefetch(source, prefetch)
+        _check_prefetch(self._state, source, prefetch)
         check_consumer(consumer, lease_ms)
         subscription = Subscription(
             source,
@@ -85,7 +85,7 @@ class Subscribing:
     def set_prefetch(self, subscription: Subscription, prefetch: int) -> None:
         """How many unsettled messages a subscription may hold from now on; what it holds beyond that, it keeps."""
         self._running.enter()
-        _check_prefetch(subscription.queue, prefetch)
+        _check_prefetch(self._state, subscription.queue, prefetch)
         subscription.prefetch = prefetch
         self._consumers.has_credit(subscription)
         self._running.after()
@@ -193,8 +193,9 @@ async def _give_back(receipts: Sequence[Receipt], give_back: Settle, go_on: Call
         go_on()
 
 
-def _check_prefetch(queue: Queue, prefetch: object) -> None:
+def _check_prefetch(state: BrokerState, queue: Queue, prefetch: object) -> None:
     if type(prefetch) is not int or not 1 <= prefetch <= queue.settings.max_prefetch:
         raise InvalidArgument(
-            f"prefetch is {prefetch!r}; queue {queue.name!r} allows 1 to {queue.settings.max_prefetch}."
+            f"prefetch is {prefetch!r}; queue {queue.name!r} allows 1 to {queue.settings.max_prefetch}"
+            f"{state.by_policy(queue, 'max_prefetch')}."
         )

@@ -22,9 +22,10 @@ class Permission(enum.Enum):
     ADMINISTER = "administer"
     """Decide for everybody: policies."""
 
-    def on(self, *fields: str) -> Need:
-        """This permission for what these fields of a command, or arguments of a method, name."""
-        return Need(self, fields)
+    def on(self, *fields: str, or_all: bool = False) -> Need:
+        """This permission for what these fields of a command, or arguments of a method, name; with `or_all` for the
+        whole namespace where they name nothing."""
+        return Need(self, fields, or_all)
 
     def everywhere(self) -> Need:
         """This permission for the broker as a whole."""
@@ -41,14 +42,13 @@ class Need(NamedTuple):
 
     permission: Permission
     fields: tuple[str, ...] = ()
+    or_all: bool = True
     is_everywhere: bool = False
     """Whether it is needed for all namespaces, those to come too: what is done concerns them all."""
 
     def names(self, command: object) -> Iterator[str | None]:
         """What the permission is needed for; None stands for the whole namespace."""
-        if not self.fields:
+        named = [name for field in self.fields if (name := getattr(command, field)) is not None]
+        if self.or_all and not named:
             yield None
-        for field in self.fields:
-            name = getattr(command, field)
-            if name is not None:
-                yield name
+        yield from named

@@ -189,8 +189,8 @@ class Session:
             return False
 
     @needs(Permission.MONITOR.on("queue"))
-    def body_limit(self, queue: str) -> int:
-        """The largest body that the queue takes."""
+    def body_limit(self, queue: str) -> tuple[int, str]:
+        """The largest body that the queue takes; and, for errors, the policy that says so, if one does."""
         return self._engine.catalog.body_limit(queue, namespace=self.namespace)
 
     # -- receiving ----------------------------------------------------------------------------------------------------

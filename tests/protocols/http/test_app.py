@@ -204,11 +204,11 @@ async def test_a_stopping_broker_still_answers_what_it_can_answer_at_once(app: H
 
 async def test_a_slow_redrive_goes_on_when_the_client_goes_or_the_broker_drains(app: HttpApp, broker: Broker) -> None:
     await broker.declaring.declare_queue("fragile", QueueSettings(max_retries=0))
-    await broker.publishing.publish("fragile", [Publication(b"x")] * 4)
+    await broker.publishing.publish("fragile", [Publication(b"x", priority=one) for one in (0, 0, 1, 1)])
     deliveries = await broker.receiving.receive("fragile", 4)
     await broker.settling.nack([delivery.receipt for delivery in deliveries])
-    stopped = command(app, "dlq.retry", queue="fragile", per_second=0.001)
-    hung_up = command(app, "dlq.retry", queue="fragile", per_second=0.001)
+    stopped = command(app, "dlq.retry", queue="fragile", priority=0, per_second=0.001)
+    hung_up = command(app, "dlq.retry", queue="fragile", priority=1, per_second=0.001)
     await until(lambda: broker.statistics.stats("fragile").ready == 2)
     hung_up.gone.set()
     await hung_up.served

@@ -225,6 +225,9 @@ async def test_a_large_message_of_messagepack_is_not_translated_further_than_its
     with pytest.raises(MessageTooLarge, match="over the limit of 1000 bytes for queue 'small'"):
         await DECODERS[MESSAGE_PACK]["queue.publish"](data).carry_out(call(broker, MESSAGE_PACK))
     assert len(sizes) == 1
+    await broker.declaring.set_policy("short", "small", {"body_bytes_max": 900})
+    with pytest.raises(MessageTooLarge, match=r"900 bytes for queue 'small' \(body_bytes_max of policy 'short'\)"):
+        await DECODERS[MESSAGE_PACK]["queue.publish"](data).carry_out(call(broker, MESSAGE_PACK))
 
 
 @pytest.fixture

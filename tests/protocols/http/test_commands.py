@@ -315,7 +315,7 @@ def test_scenario_6_no_more_than_prefetch_are_handed_out(caller: Caller, tasks: 
     assert caller.stats(tasks)["in_flight"] == 3
     refusal = caller.refused("queue.consume", queue=tasks, prefetch=1_001)
     assert refusal[:2] == (400, "invalid_argument")
-    assert "prefetch is 1001" in refusal.message
+    assert "limit is 1001" in refusal.message
 
 
 def test_scenario_7_nothing_is_lost_or_doubled_when_many_publish_and_consume(caller: Caller, tasks: str) -> None:

@@ -232,7 +232,8 @@ def test_a_walk_through_every_route(caller: Caller) -> None:
         go("POST", f"/v1/{verb}", names, {"receipt": receive(), **(fields or {})})
     assert len(go("GET", f"{queue}/dead-letters", names).value["messages"]) == 2
     names["job"] = go("POST", f"{queue}/redrives", names, {"per_second": 0.001}).value["job"]
-    assert [one["job"] for one in go("GET", f"{queue}/redrives", names).value["redrives"]] == [names["job"]]
+    for where in (f"{queue}/redrives", "/v1/redrives"):
+        assert names["job"] in [one["job"] for one in go("GET", where, names).value["redrives"]]
     cancelled = go("DELETE", f"{queue}/redrives/{{job}}", names).value
     assert go("POST", f"{queue}/dead-letters/redrive", names, limit=1).value["redriven"] == 1
     assert go("DELETE", f"{queue}/dead-letters", names).value["purged"] + cancelled["redriven"] == 1

@@ -363,7 +363,38 @@ def test_a_redrive_that_was_started_goes_on_by_itself(caller: Caller, queue: str
     [ended] = listed = caller.call("redrive.list", queue=queue)["redrives"]
     assert (ended["job"], ended["state"], ended["redriven"], ended["skipped"]) == (started["job"], "completed", 2, 0)
     assert (ready(caller, queue), dead(caller, queue)) == ([1, 2], [3, 4])
-    assert caller.rest("GET", "queues", queue, "redrives").value == {"redrives": listed}
+    assert caller.rest("GET", "queues", queue, "redrives").value == {"redrives": listed, "after": None}
+
+
+def test_redrives_of_all_queues_are_listed_in_pages(caller: Caller) -> None:
+    queues = [caller.new_queue(), caller.new_queue()]
+    started = [caller.call("redrive.start", queue=queue)["job"] for queue in queues]
+    first = caller.rest("GET", "redrives", limit=1).value
+    second = caller.call("redrive.list", after=first["after"], limit=1)
+    both = [*first["redrives"], *second["redrives"]]
+    assert [(one["queue"], one["job"]) for one in both] == [*zip(queues, started, strict=True)][::-1]
+    assert caller.call("redrive.list", namespace="nowhere") == {"redrives": [], "after": None}
+
+
+def test_one_redrive_at_a_time_empties_a_dead_letter_queue(caller: Caller, queue: str) -> None:
+    """Under either of its names."""
+    kill(caller, queue, 1, 2)
+    running = caller.call("redrive.start", queue=queue, per_second=0.001)
+    for name in (queue, f"{queue}_dlq"):
+        status, code, message = caller.refused("redrive.start", queue=name)
+        assert (status, code) == (409, "redrive_running")
+        assert f"Redrive {running['job']} of queue '{queue}'" in message
+    caller.call("redrive.cancel", queue=queue, job=running["job"])
+    assert caller.call("dlq.retry", queue=f"{queue}_dlq", per_second=1_000)["redriven"] >= 1
+
+
+def test_queues_that_share_a_dead_letter_queue_have_a_redrive_each(caller: Caller) -> None:
+    graves = caller.new_queue(dead_letter="park")
+    queues = [caller.new_queue(dead_letter_queue=graves) for _ in range(2)]
+    for queue in queues:
+        kill(caller, queue, 1, 2)
+        caller.call("redrive.start", queue=queue, per_second=0.001)
+    assert caller.refused("redrive.start", queue=graves).code == "redrive_running"
 
 
 def test_one_that_is_waited_for_is_listed_too(caller: Caller, queue: str) -> None:

@@ -328,7 +328,7 @@ def _(http: Caller) -> Refusal:
     for message in http.receive(queue, 2):
         http.call("queue.nack", receipt=message["receipt"], requeue=False)
     http.call("redrive.start", queue=queue, per_second=0.001)
-    return http.refused("redrive.start", queue=queue, alone=True)
+    return http.refused("redrive.start", queue=queue)
 
 
 @provokes("redrive_ended")

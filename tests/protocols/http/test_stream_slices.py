@@ -182,7 +182,7 @@ class Looked(dict[int, Receipt]):
 
 
 def test_up_to_looks_only_at_what_it_is_about() -> None:
-    consumer = Consumer(1, raw=False)
+    consumer = Consumer(1, "q", raw=False)
     held = consumer.held = Looked({tag: Receipt(1, tag, 1) for tag in range(1, MANY + 1)})
     consumer.order.extend(range(1, MANY + 1))
     for tag in range(1, MANY + 1):
@@ -192,7 +192,7 @@ def test_up_to_looks_only_at_what_it_is_about() -> None:
 
 
 def test_tags_that_are_void_are_forgotten() -> None:
-    consumer = Consumer(1, raw=False)
+    consumer = Consumer(1, "q", raw=False)
     for tag in range(1, 10 * MANY):
         consumer.held[tag] = Receipt(1, tag, 1)
         consumer.order.append(tag)

@@ -49,6 +49,7 @@ def test_messages_are_pushed_and_settled(talk: Talk, http: Caller, queue: str) -
         "tag": 1,
         "message_id": message_id,
         "message": "hello",
+        "queue": queue,
         "priority": 0,
         "headers": {"a": 1},
         "content_type": "application/json",

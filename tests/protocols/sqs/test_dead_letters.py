@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from tests.protocols.sqs.clients import Client, arn, make_client, new_name, new_queue, refused
+from tests.protocols.sqs.raw import command
 from tests.protocols.sqs.test_messages import count, receive, wait_for
+from tests.served import Served
 from tests.server_process import ServerProcess
 from tests.waiting import eventually, with_more_time
 
@@ -213,6 +215,21 @@ def test_dead_letters_are_moved_elsewhere(sqs: Client) -> None:
     task = ended(sqs, arn(sqs, target))
     assert task["DestinationArn"] == arn(sqs, elsewhere)
     assert count(sqs, elsewhere) == 2
+
+
+def test_a_redrive_of_another_protocol_keeps_a_task_out_and_is_named(sqs: Client, server: Served) -> None:
+    """Its job is listed under the name of the source, so not by SQS."""
+    source, target = dead_letters_of(sqs)
+    kill(sqs, source, 2)
+    name = source.rpartition("/")[2]
+    running = command(server, "redrive.start", queue=name, per_second=0.001)
+    with refused("InvalidParameterValue") as refusal:
+        sqs.start_message_move_task(SourceArn=arn(sqs, target))
+    assert refusal.message.startswith("There is already a task running.")
+    assert f"Redrive {running['job']} of queue '{name}'" in refusal.message
+    command(server, "redrive.cancel", queue=name, job=running["job"])
+    sqs.start_message_move_task(SourceArn=arn(sqs, target))
+    assert ended(sqs, arn(sqs, target))["Status"] == "COMPLETED"
 
 
 @pytest.mark.slow

@@ -72,12 +72,13 @@ class MessageView(MessageProperties, kw_only=True, omit_defaults=True):
     deaths: list[DeathView] | None = None
 
 
-def show_delivery(delivery: Delivery, answer_format: Format, *, raw: bool) -> MessageView:
+def show_delivery(delivery: Delivery, queue: str, answer_format: Format, *, raw: bool) -> MessageView:
     """A delivery without its receipt or tag, which the caller adds."""
     envelope = delivery.envelope
     given = properties.read(envelope.properties)
     view = MessageView(
         message_id=delivery.id,
+        queue=queue,
         priority=delivery.priority,
         headers=given.headers,
         retry_count=delivery.delivery_count - 1,

@@ -69,6 +69,7 @@ ROUTES = (
     Route("POST", f"{_QUEUE}/redrives", "redrive.start", "fields"),
     Route("GET", f"{_QUEUE}/redrives", "redrive.list"),
     Route("DELETE", f"{_QUEUE}/redrives/{{job}}", "redrive.cancel"),
+    Route("GET", "/v1/redrives", "redrive.list"),
     Route("GET", f"{_QUEUE}/scheduled", "scheduled.list"),
     Route("PATCH", f"{_QUEUE}/scheduled/{{message_id}}", "scheduled.change", "fields"),
     Route("DELETE", f"{_QUEUE}/scheduled/{{message_id}}", "scheduled.cancel"),

@@ -8,6 +8,7 @@ from smista.protocols.http.formats import Format
 from smista.protocols.http.messages import MessageView, show_delivery
 from smista.protocols.http.outbox import Outbox
 from smista.protocols.http.stream_frames import Pushed
+from smista.protocols.http.stream_settling import Consumer
 from smista.service.values import Delivery
 
 logger = logging.getLogger("smista.stream")
@@ -26,19 +27,19 @@ class Pushing:
         self._format = spoken
         self._outbox = outbox
 
-    def push(self, number: int, deliveries: list[Delivery], first_tag: int, *, raw: bool) -> None:
-        """Deliveries to the subscription of this number, under the tags from this one on."""
-        spoken = self._format
+    def push(self, consumer: Consumer, deliveries: list[Delivery], first_tag: int) -> None:
+        """Deliveries to this subscription, under the tags from this one on."""
+        spoken, queue, raw = self._format, consumer.queue, consumer.raw
         views: list[MessageView] = []
         for tag, delivery in enumerate(deliveries, first_tag):
-            view = show_delivery(delivery, spoken, raw=raw)
+            view = show_delivery(delivery, queue, spoken, raw=raw)
             view.tag = tag
             views.append(view)
         # Sizes are added up for all at once, since anything done for each counts: 0.4 us of 7 when it was done so.
-        size = sum([len(delivery.body) for delivery in deliveries]) + len(deliveries) * VIEW_BYTES
+        size = sum([len(delivery.body) for delivery in deliveries]) + len(deliveries) * (VIEW_BYTES + len(queue))
         step = max(1, len(deliveries) * FRAME_BYTES_MAX // max(size, FRAME_BYTES_MAX))
         for start in range(0, len(deliveries), step):
-            self._put(number, views[start : start + step], deliveries[start : start + step])
+            self._put(consumer.number, views[start : start + step], deliveries[start : start + step])
 
     def _put(self, number: int, views: list[MessageView], deliveries: list[Delivery]) -> None:
         try:
@@ -58,7 +59,8 @@ class Pushing:
         keys but text. The bytes of the body say what its value would; headers that cannot be written are left out."""
         if self._can_write(view):
             return view
-        plain = show_delivery(delivery, self._format, raw=True)
+        assert view.queue is not None
+        plain = show_delivery(delivery, view.queue, self._format, raw=True)
         plain.tag = view.tag
         if not self._can_write(plain):
             logger.warning("headers that %s has no words for were left out", self._format.name)

@@ -36,10 +36,11 @@ STALE_TAGS_MAX = 1_000
 class Consumer:
     """A subscription, and what it holds by tag, in the order of delivery."""
 
-    __slots__ = ("held", "number", "order", "raw", "stale_above", "subscription")
+    __slots__ = ("held", "number", "order", "queue", "raw", "stale_above", "subscription")
 
-    def __init__(self, number: int, *, raw: bool) -> None:
+    def __init__(self, number: int, queue: str, *, raw: bool) -> None:
         self.number = number
+        self.queue = queue
         self.raw = raw
         self.held: dict[int, Receipt] = {}
         self.order: deque[int] = deque()

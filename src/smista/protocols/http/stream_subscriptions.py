@@ -85,7 +85,7 @@ class Subscriptions:
     def _subscribe(self, command: Subscribe) -> Subscribed:
         if len(self._consumers) >= SUBSCRIPTIONS_MAX:
             raise TooManyRequests(f"This connection has {SUBSCRIPTIONS_MAX} subscriptions; open another one for more.")
-        consumer = Consumer(self._next_consumer, raw=command.raw)
+        consumer = Consumer(self._next_consumer, command.queue, raw=command.raw)
         session = self._service.session(self._principal, command.namespace)
         consumer.subscription = session.subscribe(
             command.queue,
@@ -119,7 +119,7 @@ class Subscriptions:
     def _push(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         first_tag = self._settling.add(consumer, deliveries)
         try:
-            self._pushing.push(consumer.number, deliveries, first_tag, raw=consumer.raw)
+            self._pushing.push(consumer, deliveries, first_tag)
         except Exception:
             # The broker is in the middle of serving a queue, and others with it: our fault must not become theirs.
             logger.exception("messages could not be pushed", extra={"fields": {"peer": self._principal.address}})

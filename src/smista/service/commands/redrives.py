@@ -6,12 +6,11 @@ from typing import Literal
 
 import msgspec
 
-from smista.core.jobs import RUNNING_MAX
 from smista.engine.jobs import JobView
 from smista.service.command import Command
 from smista.service.commands.dead_letters import ONE_OR_SEVERAL, Sent
 from smista.service.context import Context
-from smista.service.fields import Name
+from smista.service.fields import After, Name, PageSize
 from smista.service.permission import Permission
 
 
@@ -37,10 +36,10 @@ class RedriveAnswer(msgspec.Struct):
     """... and what that says."""
 
 
-def show_redrive(queue: str, job: JobView) -> RedriveAnswer:
+def show_redrive(job: JobView) -> RedriveAnswer:
     return RedriveAnswer(
         job=job.id,
-        queue=queue,
+        queue=job.queue,
         state=job.state.name.lower(),  # type: ignore[arg-type]  # the names of JobState
         expected=job.expected,
         redriven=job.moved,
@@ -68,30 +67,31 @@ class StartRedrive(
     name = "redrive.start"
     choices = (ONE_OR_SEVERAL,)
 
-    alone: bool = False
-    """Refuse it while another one of the queue is running."""
-
     async def run(self, context: Context) -> RedriveAnswer:
-        plan = await self.job(context)
-        started = await context.broker.jobs.start(**plan, running_max=1 if self.alone else RUNNING_MAX)
-        return show_redrive(plan["places"][0][0], started)
+        return show_redrive(await context.broker.jobs.start(**await self.job(context)))
 
 
 class RedriveList(msgspec.Struct):
     redrives: list[RedriveAnswer]
     """The one that was started last first."""
+    after: int | None
+    """Where the next page starts; null when this was the last."""
 
 
-class ListRedrives(Command[RedriveList], needs=Permission.MONITOR.on("queue")):
-    """The redrives of a queue that are running, and the latest that have ended."""
+class ListRedrives(Command[RedriveList], needs=Permission.MONITOR.on("queue", or_all=True)):
+    """The redrives of a queue, or of all, that are running, and the latest of each queue that have ended."""
 
     name = "redrive.list"
 
-    queue: Name
+    queue: Name | None = None
+    after: After = 0
+    limit: PageSize = 1_000
 
     async def run(self, context: Context) -> RedriveList:
-        found = await context.broker.asking.jobs(self.queue, namespace=context.namespace)
-        return RedriveList([show_redrive(self.queue, job) for job in found])
+        found, after = await context.broker.jobs.page(
+            self.queue, after=self.after, limit=self.limit, namespace=context.namespace
+        )
+        return RedriveList(list(map(show_redrive, found)), after)
 
 
 class CancelRedrive(Command[RedriveAnswer], needs=Permission.READ.on("queue"), changes=True):
@@ -103,6 +103,4 @@ class CancelRedrive(Command[RedriveAnswer], needs=Permission.READ.on("queue"), c
     job: str
 
     async def run(self, context: Context) -> RedriveAnswer:
-        return show_redrive(
-            self.queue, await context.broker.jobs.cancel(self.queue, self.job, namespace=context.namespace)
-        )
+        return show_redrive(await context.broker.jobs.cancel(self.queue, self.job, namespace=context.namespace))

@@ -79,12 +79,13 @@ async def translate(fields: MessageFields, call: Call, queue: str | None = None)
         or fields.body is not UNSET
     ):
         return
-    limit = None if queue is None else call.session.body_limit(queue)
+    limit, origin = (None, "") if queue is None else call.session.body_limit(queue)
     try:
         fields.body = await json_in_steps(bytes(fields.message), call.fair_turns.turn, limit)
     except TooLong:
         raise MessageTooLarge(
-            f"`message` is over the limit of {limit} bytes for queue {queue!r}; raise its body_bytes_max, or send less."
+            f"`message` is over the limit of {limit} bytes for queue {queue!r}{origin}; raise its body_bytes_max, or "
+            "send less."
         ) from None
     except Untranslatable as problem:
         raise _no_json(problem) from None

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from smista.errors import BrokerError, InvalidArgument, InvalidRequest
+from smista.errors import BrokerError, InvalidRequest
 from smista.protocols.http.commands.base import SHOWN_AT_ONCE, Call, OwnCommand, Seconds, command
 from smista.protocols.http.errors import ErrorBody, error_body
 from smista.protocols.http.messages import MessageView, fold, show_delivery
@@ -32,8 +32,7 @@ class Messages(msgspec.Struct):
 
 
 def show_received(delivery: Delivery, queue: str, call: Call, *, raw: bool = False) -> MessageView:
-    view = show_delivery(delivery, call.answer_format, raw=raw)
-    view.queue = queue
+    view = show_delivery(delivery, queue, call.answer_format, raw=raw)
     view.receipt = delivery.receipt_text
     return view
 
@@ -69,10 +68,6 @@ class Consume(OwnCommand[MessageView | NoMessage | Messages], changes=True, at_o
     consumer: ConsumerName = ""
 
     async def carry_out(self, call: Call) -> MessageView | NoMessage | Messages:
-        if self.prefetch is not None:
-            most = call.session.queue_settings(self.queue).max_prefetch
-            if self.prefetch > most:
-                raise InvalidArgument(f"prefetch is {self.prefetch}; queue {self.queue!r} allows 1 to {most}.")
         deliveries = await call.session.receive(
             self.queue,
             self.prefetch or 1,

@@ -44,12 +44,14 @@ class StartMessageMoveTask(Parameters, rename="pascal", kw_only=True):
                 raise invalid("The destination must be in the account of the source.")
         try:
             task = await source.session.run(
-                StartRedrive(queue=source.name, to=None if to is None else to.name, per_second=rate, alone=True)
+                StartRedrive(queue=source.name, to=None if to is None else to.name, per_second=rate)
             )
-        except RedriveRunning:
+        except RedriveRunning as running:
+            # One of another protocol, under another queue's name, is in no list of SQS.
+            why = "" if running.queue == source.name else f" {running}"
             raise invalid(
                 "There is already a task running. Only one active task is allowed for a source queue arn at a given "
-                "time."
+                f"time.{why}"
             ) from None
         return TaskHandleAnswer(handle_of(task, source))
 
