@@ -98,10 +98,6 @@ class Service:
         """Return when everything done so far is on disk."""
         await self._broker.durable()
 
-    def when_durable(self, callback: Callable[[BaseException | None], None]) -> None:
-        """Call back when everything done so far is on disk: with None, or with what went wrong."""
-        self._broker.when_durable(callback)
-
     @property
     def is_log_full(self) -> bool:
         """Whether a block waits for room on a full disk."""

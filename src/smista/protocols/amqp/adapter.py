@@ -17,6 +17,7 @@ a broken pipe instead of our last word.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import cast
 
@@ -254,6 +255,12 @@ class AmqpAdapter(asyncio.Protocol):
         if not self.connection.is_over:
             self._transport.pause_reading()
 
+    async def until_answered(self) -> None:
+        await self.client.until_done()
+        # Whoever waited for it before has heard of an error.
+        with contextlib.suppress(BrokerError):
+            await self.client.unanswered.together()
+
     def force_close(self) -> None:
         self._close(ConnectionClosing(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"))
         self._go_on()
@@ -266,7 +273,7 @@ class AmqpAdapter(asyncio.Protocol):
         self._go_on()
 
     def broker_failed(self, error: BaseException) -> None:
-        if not self.connection.is_over:
+        if self.connection.is_open:
             logger.error("closing %s: %s", self.client.peer, reason(error))
             self._close(ConnectionClosing(INTERNAL_ERROR, "the broker cannot confirm anything any more"))
             self._go_on()

@@ -1,6 +1,6 @@
 """Publishing, the hot path in: what came in one read goes to the broker in one call per queue.
 
-    a message, or several alike ─▶ route ─▶ the batch of its queue ─▶ flush: publish, then confirm when durable
+    a message, or several alike ─▶ route ─▶ the batch of its queue ─▶ flush: publish, then confirm when answered
                                                                      └ at the end of a read, or before any other method
 
 What arrived together for one queue is one call of `_publish_runs`: runs of messages that followed each other on one
@@ -10,6 +10,9 @@ One for very many queues enters some of them at a time, each for itself as alway
 this connection is not read, and it is confirmed when all are on disk. The same goes for whatever else the broker does
 not do in one step, as messages that make room by dead letters for very many queues. Nothing that comes behind overtakes
 them: neither the method, nor the message for several queues, before which they were handed to the broker.
+
+A confirm waits for all that the connection has submitted by then and that is not answered yet, acknowledgements too: so
+it also tells that what came before is on disk, wherever its queue is.
 """
 
 from __future__ import annotations
@@ -79,7 +82,7 @@ class _Run:
 class Publisher:
     """What one connection publishes."""
 
-    __slots__ = ("_batches", "_client", "_confirms", "_nacks", "_postponed", "_service", "_unknown_count", "targets")
+    __slots__ = ("_batches", "_client", "_confirms", "_postponed", "_service", "_unknown_count", "targets")
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -89,7 +92,6 @@ class Publisher:
         """By queue, what goes to it with the next flush."""
         self._confirms: dict[Outcomes, int] = {}
         """By channel, the highest tag that will be confirmed by the next flush."""
-        self._nacks: list[tuple[Outcomes, int]] = []
         self._unknown_count = 0
         """Of what the broker has not done yet. Nothing is confirmed meanwhile, since that confirms what came before."""
         self._postponed: list[Callable[[], None]] = []
@@ -190,8 +192,7 @@ class Publisher:
             # So that a confirm also tells that what was acknowledged before is on disk.
             self._client.flush_acknowledged()
             confirms, self._confirms = self._confirms, {}
-            nacks, self._nacks = self._nacks, []
-            self._service.when_durable(lambda error: self._durable(confirms, nacks, error))
+            self._client.unanswered.together().when_done(partial(self._confirm, confirms))
         if self._service.is_behind:
             self._client.driver.hold_until_room()
 
@@ -224,6 +225,8 @@ class Publisher:
             return
         except ResourceLow as low:
             results = [low] * sum(len(run.bodies) for run in runs)
+        else:
+            self._client.unanswered.add(ticket)
         refused = [
             one if isinstance(one, tuple) else (place, one)
             for place, one in enumerate(results)
@@ -257,6 +260,7 @@ class Publisher:
             # What is not there any more refuses nothing.
             answers = (one for one in ticket.result() if not isinstance(one, (Published, QueueNotFound)))
             refusal = next(answers, None)
+            self._client.unanswered.add(ticket)
         except BrokerError as error:
             refusal = error
         if refusal is not None:
@@ -280,22 +284,18 @@ class Publisher:
 
     def _refused(self, outcomes: Outcomes, tag: int, error: BrokerError) -> None:
         if isinstance(error, (QueueFull, ResourceLow)):
-            if tag:
-                self._nacks.append((outcomes, tag))
-            outcomes.is_partial = True
+            outcomes.refuse(tag)
             return
         outcomes.is_refused = outcomes.is_transactional
         # Not raised: whatever is being done now, it was this channel that published.
         self._client.connection.close_channel(outcomes.channel, ChannelClosing(PRECONDITION_FAILED, str(error)))
 
-    def _durable(
-        self, confirms: dict[Outcomes, int], nacks: list[tuple[Outcomes, int]], error: BaseException | None
-    ) -> None:
-        if error is not None:
-            self._client.driver.broker_failed(error)
+    def _confirm(self, confirms: dict[Outcomes, int], ticket: Ticket[object]) -> None:
+        if ticket.error is not None:
+            self._client.driver.broker_failed(ticket.error)
             return
         for outcomes, tag in confirms.items():
-            outcomes.confirm_up_to(tag, [refused for origin, refused in nacks if origin is outcomes] if nacks else [])
+            outcomes.confirm_up_to(tag)
         self._client.driver.flush_soon()
 
     def _return(self, outcomes: Outcomes, target: Target, prepared: Prepared, body: bytes) -> None:

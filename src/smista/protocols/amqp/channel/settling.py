@@ -81,7 +81,9 @@ class Settling:
             if reply is not None and not channel.is_closing:
                 channel.send(reply)
 
-        client.do_first(self._submit(settlement, receipts), settled)
+        ticket = self._submit(settlement, receipts)
+        client.unanswered.add(ticket)
+        client.do_first(ticket, settled)
 
     def _submit(self, settlement: Settlement, receipts: Sequence[Receipt]) -> Ticket[object]:
         session = self._client.session

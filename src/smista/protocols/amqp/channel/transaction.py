@@ -138,7 +138,7 @@ class Transaction:
                 await self._settle_all(settlements)
         finally:
             self._put_back(settlements)
-        await self._client.service.durable()
+        await self._client.unanswered.together()
         if self._outcomes.is_partial:
             raise ChannelClosing(PRECONDITION_FAILED, "partial tx completion")
 
