@@ -15,7 +15,7 @@ from smista.protocols.amqp.wire.methods import Method
 from smista.service.values import Ticket
 from tests.engine.late_queues import LateQueues
 from tests.protocols.amqp.in_process import Client, Server, settle
-from tests.protocols.amqp.raw import consume, message, on
+from tests.protocols.amqp.raw import consume, declare, message, on
 
 QUEUES = ("near", "other", "far", "further")
 
@@ -281,6 +281,14 @@ async def test_what_is_acknowledged_after_the_log_has_failed_is_not_passed_over(
         await server.broker.declaring.declare_queue("new")
     client.feed(on(1, ack(1)))
     assert await closed(client) == "INTERNAL_ERROR - the broker cannot confirm anything any more"
+
+
+async def test_what_is_declared_after_the_log_has_failed_closes_the_connection(server: Server, client: Client) -> None:
+    server.log.is_failing = True
+    with pytest.raises(OutcomeUnknown):
+        await server.broker.declaring.declare_queue("new")
+    client.feed(on(1, declare("newer")))
+    assert (await closed(client)).startswith("INTERNAL_ERROR - The broker has stopped")
 
 
 # -- stopping ---------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from typing import cast
 
 from smista.errors import BrokerError, reason
 from smista.protocols.amqp.client import Client, Later
+from smista.protocols.amqp.errors import closing
 from smista.protocols.amqp.handler import Handler
 from smista.protocols.amqp.output import Output
 from smista.protocols.amqp.progress import Progress
@@ -153,7 +154,7 @@ class AmqpAdapter(asyncio.Protocol):
         except AmqpError as error:
             self._close(error)
         except BrokerError as error:
-            self._close(ConnectionClosing(INTERNAL_ERROR, str(error)))
+            self._close(closing(error))
         except Exception as error:
             _faults.note(error, "a frame failed", peer=self.client.peer)
             self._close(_internal())
@@ -238,7 +239,7 @@ class AmqpAdapter(asyncio.Protocol):
         if isinstance(error, ConnectionClosing):
             self._close(error)
         elif isinstance(error, BrokerError):
-            self._close(ConnectionClosing(INTERNAL_ERROR, str(error)))
+            self._close(closing(error))
         elif error is not None:
             _faults.note(error, "a method failed", peer=self.client.peer)
             self._close(_internal())

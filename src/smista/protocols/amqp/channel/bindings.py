@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-from smista.errors import (
-    BindingTargetNotFound,
-    ExchangeCycle,
-    ExchangeNotFound,
-    InvalidBinding,
-    InvalidRequest,
-    NamespaceNotFound,
-)
+from smista.errors import BindingTargetNotFound, ExchangeNotFound, NamespaceNotFound
 from smista.protocols.amqp import routing
-from smista.protocols.amqp.wire.replies import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, ChannelClosing
+from smista.protocols.amqp.errors import closing
+from smista.protocols.amqp.wire.replies import ACCESS_REFUSED, PRECONDITION_FAILED, ChannelClosing
 from smista.protocols.amqp.wire.values import Arguments
-from smista.service.commands.exchanges import Bind, Unbind
+from smista.service.commands.exchanges import Unbind
 from smista.service.session import Session
 from smista.service.values import X_MATCH_VALUES, ExchangeKind, ExchangeSettings
 
@@ -24,8 +19,8 @@ def existing(session: Session, exchange: str) -> ExchangeSettings:
     """The settings of an exchange that is there."""
     try:
         return session.exchange_settings(exchange)
-    except (ExchangeNotFound, NamespaceNotFound):
-        raise ChannelClosing(NOT_FOUND, f"no exchange '{exchange}' in vhost '{session.namespace}'") from None
+    except (ExchangeNotFound, NamespaceNotFound) as error:
+        raise closing(error, f"no exchange '{exchange}' in vhost '{session.namespace}'") from None
 
 
 def check_not_default(exchange: str) -> None:
@@ -51,20 +46,7 @@ def rule(source: ExchangeSettings, arguments: dict[str, Any]) -> dict[str, Any]:
     return routing.routable(arguments)
 
 
-async def bind(session: Session, command: Bind) -> None:
-    try:
-        await session.run(command)
-    except (ExchangeNotFound, BindingTargetNotFound) as error:
-        raise ChannelClosing(NOT_FOUND, str(error)) from None
-    except (InvalidBinding, InvalidRequest, ExchangeCycle) as error:
-        raise ChannelClosing(PRECONDITION_FAILED, str(error)) from None
-
-
 async def unbind(session: Session, command: Unbind) -> None:
     """What is not there need not be unbound."""
-    try:
+    with contextlib.suppress(ExchangeNotFound, NamespaceNotFound, BindingTargetNotFound):
         await session.run(command)
-    except (ExchangeNotFound, NamespaceNotFound, BindingTargetNotFound):
-        return
-    except (InvalidBinding, InvalidRequest) as error:
-        raise ChannelClosing(PRECONDITION_FAILED, str(error)) from None

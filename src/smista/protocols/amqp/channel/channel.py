@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from smista.errors import AccessDenied
+from smista.errors import BrokerError
 from smista.protocols.amqp.channel import exchanges
 from smista.protocols.amqp.channel.consuming import Consuming
 from smista.protocols.amqp.channel.getting import get
@@ -28,11 +28,11 @@ from smista.protocols.amqp.channel.settling import Settling
 from smista.protocols.amqp.channel.target import Target
 from smista.protocols.amqp.channel.transaction import Transaction
 from smista.protocols.amqp.client import Client, Later
+from smista.protocols.amqp.errors import closing
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.channel import ChannelState
 from smista.protocols.amqp.wire.methods import Method
 from smista.protocols.amqp.wire.replies import (
-    ACCESS_REFUSED,
     COMMAND_INVALID,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
@@ -102,18 +102,20 @@ class Channel:
             raise ConnectionClosing(COMMAND_INVALID, "unimplemented method")
         try:
             work = handler(self, method)
-        except AccessDenied as error:
-            raise access_refused(error) from None
+        except BrokerError as error:
+            raise closing(error) from None
         if work is not None:
             self.client.driver.hold(self._finish(method, work))
 
     async def _finish(self, method: Method, work: Later) -> None:
         client = self.client
         try:
-            await work
-        except (AccessDenied, ChannelClosing) as error:
-            closing = access_refused(error) if isinstance(error, AccessDenied) else error
-            client.connection.close_channel(self.state, closing, method.INDEX)
+            try:
+                await work
+            except BrokerError as error:
+                raise closing(error) from None
+        except ChannelClosing as error:
+            client.connection.close_channel(self.state, error, method.INDEX)
         except ConnectionClosing as error:
             error.ids = error.ids or method.INDEX
             raise
@@ -221,10 +223,6 @@ class Channel:
         """As `let_go`; what is under way here learns that the channel is gone."""
         self.state.leave()
         return self.let_go()
-
-
-def access_refused(error: AccessDenied) -> ChannelClosing:
-    return ChannelClosing(ACCESS_REFUSED, str(error))
 
 
 def _declaring(

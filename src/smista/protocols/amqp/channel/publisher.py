@@ -22,29 +22,22 @@ from functools import partial
 from typing import TypeVar
 
 from smista.errors import (
-    AccessDenied,
     BrokerError,
     ExchangeInternal,
     ExchangeNotFound,
     NamespaceNotFound,
     QueueFull,
     QueueNotFound,
-    ReachTooWide,
     ResourceLow,
 )
 from smista.protocols.amqp.channel.outcomes import Outcomes
 from smista.protocols.amqp.channel.prepared import Prepared
 from smista.protocols.amqp.channel.target import Target, Targets
 from smista.protocols.amqp.client import Client
+from smista.protocols.amqp.errors import closing
 from smista.protocols.amqp.reply_to import REPLY_PREFIX
 from smista.protocols.amqp.wire import methods
-from smista.protocols.amqp.wire.replies import (
-    ACCESS_REFUSED,
-    NO_ROUTE,
-    NOT_FOUND,
-    PRECONDITION_FAILED,
-    ChannelClosing,
-)
+from smista.protocols.amqp.wire.replies import NO_ROUTE, ChannelClosing
 from smista.service.values import Published, Ticket
 
 ALIKE_AT_ONCE = 500
@@ -143,17 +136,13 @@ class Publisher:
         route = target.route
         try:
             return route.queues(prepared)
-        except AccessDenied as error:
-            raise ChannelClosing(ACCESS_REFUSED, str(error)) from None
-        except (ExchangeNotFound, NamespaceNotFound):
-            raise ChannelClosing(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{self._vhost}'") from None
-        except ReachTooWide as error:
-            raise ChannelClosing(PRECONDITION_FAILED, str(error)) from None
-        except ExchangeInternal:
-            raise ChannelClosing(
-                ACCESS_REFUSED,
-                f"cannot publish to internal exchange '{target.exchange}' in vhost '{self._vhost}'",
-            ) from None
+        except (ExchangeNotFound, NamespaceNotFound) as error:
+            raise closing(error, f"no exchange '{target.exchange}' in vhost '{self._vhost}'") from None
+        except ExchangeInternal as error:
+            text = f"cannot publish to internal exchange '{target.exchange}' in vhost '{self._vhost}'"
+            raise closing(error, text) from None
+        except BrokerError as error:
+            raise closing(error) from None
         finally:
             if route.work_done:
                 self._client.connection.add_work(route.work_done // ROUTED_PER_WORK)
@@ -288,7 +277,11 @@ class Publisher:
             return
         outcomes.is_refused = outcomes.is_transactional
         # Not raised: whatever is being done now, it was this channel that published.
-        self._client.connection.close_channel(outcomes.channel, ChannelClosing(PRECONDITION_FAILED, str(error)))
+        refusal = closing(error)
+        if isinstance(refusal, ChannelClosing):
+            self._client.connection.close_channel(outcomes.channel, refusal)
+        else:
+            self._client.driver.broker_failed(error)
 
     def _confirm(self, confirms: dict[Outcomes, int], ticket: Ticket[object]) -> None:
         if ticket.error is not None:
