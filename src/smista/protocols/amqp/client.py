@@ -21,7 +21,7 @@ from smista.protocols.amqp.wire.connection import Connection
 from smista.service.session import Session
 from smista.service.values import Receipt, Subscription, Ticket, Unanswered
 
-ACKNOWLEDGED_AT_ONCE = 1_000
+COLLECTED_MAX = 1_000
 """More acknowledgements than these are not collected, but handed over before the next frame is looked at."""
 T = TypeVar("T")
 Later = Coroutine[Any, Any, object]
@@ -156,7 +156,7 @@ class Client:
         """With what else is acknowledged in this read."""
         self.has_settled = True
         self._acknowledged += receipts
-        if len(self._acknowledged) > ACKNOWLEDGED_AT_ONCE:
+        if len(self._acknowledged) > COLLECTED_MAX:
             self.flush_acknowledged()
 
     def acknowledge_once_written(self, receipts: list[Receipt]) -> None:

@@ -40,9 +40,9 @@ from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.replies import NO_ROUTE, ChannelClosing
 from smista.service.values import Published, Ticket
 
-ALIKE_AT_ONCE = 500
+ALIKE_PER_STEP = 500
 """How many messages that are alike enter a queue in one step where nothing of each is looked at: some 1 ms."""
-ONE_BY_ONE_AT_ONCE = 50
+ONE_BY_ONE_PER_STEP = 50
 """How many enter it, or several of them, where each makes room for itself, has its time, goes back to its publisher, or
 whatever else: some 1 ms too."""
 ROUTED_PER_WORK = 16
@@ -64,8 +64,8 @@ class _Run:
         self.prepared = prepared
         self.bodies = bodies
 
-    def tag(self, place: int) -> int:
-        return self.first_tag + place if self.first_tag else 0
+    def tag(self, index: int) -> int:
+        return self.first_tag + index if self.first_tag else 0
 
     def goes_on(self, outcomes: Outcomes, tag: int, prepared: Prepared) -> bool:
         """Whether a message of this tag is one more of them."""
@@ -152,7 +152,7 @@ class Publisher:
     def _vhost(self) -> str:
         return self._client.session.namespace
 
-    def count_at_once(self, target: Target, prepared: Prepared) -> int:
+    def count_per_step(self, target: Target, prepared: Prepared) -> int:
         """How many messages like this may be published in one step, by the work that they make as things are now: a
         target may remember a shorter route."""
         try:
@@ -161,8 +161,8 @@ class Publisher:
             # Whoever publishes one hears of it.
             return 1
         if len(queues) == 1 and prepared.is_plain and self._is_plain(queues[0]):
-            return ALIKE_AT_ONCE
-        return max(1, ONE_BY_ONE_AT_ONCE // max(1, len(queues)))
+            return ALIKE_PER_STEP
+        return max(1, ONE_BY_ONE_PER_STEP // max(1, len(queues)))
 
     def _is_plain(self, queue: str) -> bool:
         """Whether a queue looks at nothing of what enters it."""
@@ -217,14 +217,14 @@ class Publisher:
         else:
             self._client.unanswered.add(ticket)
         refused = [
-            one if isinstance(one, tuple) else (place, one)
-            for place, one in enumerate(results)
+            one if isinstance(one, tuple) else (index, one)
+            for index, one in enumerate(results)
             if not isinstance(one, Published)
         ]
         if refused:
-            origins = [(run.outcomes, run.tag(place)) for run in runs for place in range(len(run.bodies))]
-            for place, error in refused:
-                self._refused(*origins[place], error)
+            origins = [(run.outcomes, run.tag(index)) for run in runs for index in range(len(run.bodies))]
+            for index, error in refused:
+                self._refused(*origins[index], error)
 
     def _publish_to_several(self, outcomes: Outcomes, queues: tuple[str, ...], prepared: Prepared, body: bytes) -> None:
         # What goes to one of these queues alone and came before must be in it first.

@@ -24,7 +24,7 @@ class Postponed(Protocol):
     def settle(self, settlement: Settlement, taken: dict[int, Receipt]) -> None: ...
 
 
-class Settling:
+class Acknowledgements:
     __slots__ = ("_channel", "_client", "shared", "transaction", "unacked")
 
     def __init__(self, client: Client, channel: ChannelState) -> None:
