@@ -27,7 +27,7 @@ class Ticket(Protocol[T_co]):
     """What becomes of something submitted: for each item what came of it, or one error for all."""
 
     @property
-    def log(self) -> object | None:
+    def _log(self) -> object | None:
         """What is asked when it is: with a ticket all earlier ones of the same log are answered. None where it is
         answered by itself, asked or not."""
 
@@ -69,11 +69,11 @@ def _behind_callbacks(future: asyncio.Future[None]) -> Generator[Any, None, None
 class DoneTicket(Generic[T]):
     """It is done, and answered when all that was done so far is durable."""
 
-    __slots__ = ("_result", "error", "log")
+    __slots__ = ("_log", "_result", "error")
     is_known = True
 
     def __init__(self, log: Keeper, result: T) -> None:
-        self.log = log
+        self._log = log
         self._result = result
         self.error: BaseException | None = None
 
@@ -90,10 +90,10 @@ class DoneTicket(Generic[T]):
             self.error = future.exception()
             callback(self)
 
-        self.log.durable().add_done_callback(durable)
+        self._log.durable().add_done_callback(durable)
 
     def __await__(self) -> Generator[Any, None, T]:
-        yield from _behind_callbacks(self.log.durable())
+        yield from _behind_callbacks(self._log.durable())
         return self._result
 
 
@@ -102,7 +102,7 @@ class RefusedTicket(Generic[T]):
 
     __slots__ = ("error",)
     is_known = True
-    log = None
+    _log = None
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -125,7 +125,7 @@ class PendingTicket(Generic[T]):
     """It is being done: `answer` or `fail` it, once. Where it is done before that is durable, `know` it first."""
 
     __slots__ = ("_done", "_result", "_waiting", "error", "is_known")
-    log = None
+    _log = None
 
     def __init__(self) -> None:
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -196,8 +196,8 @@ class Unanswered:
         self._error: BaseException | None = None
 
     def add(self, ticket: Ticket[Any]) -> None:
-        if ticket.log is not None:
-            self._tickets[ticket.log] = ticket
+        if ticket._log is not None:
+            self._tickets[ticket._log] = ticket
         else:
             self._tickets[ticket] = ticket
             ticket.when_done(self._answered)
