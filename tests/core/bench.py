@@ -93,10 +93,8 @@ class Bench:
     def alter(self, settings: QueueSettings) -> None:
         declaring.alter_queue(self.state, self.queue, settings, now_ms=self.now_ms)
 
-    def delete(self, queue: Queue | None = None, *, if_empty: bool = False, if_unused: bool = False) -> int:
-        return declaring.delete_queue(
-            self.state, queue or self.queue, if_empty=if_empty, if_unused=if_unused, now_ms=self.now_ms
-        )
+    def delete(self, queue: Queue | None = None, **conditions: bool) -> int:
+        return declaring.delete_queue(self.state, queue or self.queue, **conditions, now_ms=self.now_ms)
 
     def purge(self, queue: Queue | None = None, *, ready_only: bool = False) -> int:
         return declaring.purge(self.state, queue or self.queue, ready_only=ready_only, now_ms=self.now_ms)

@@ -258,6 +258,19 @@ def test_deleting_only_if_empty(orders: Bench) -> None:
     assert orders.delete(if_empty=True) == 0
 
 
+def test_deleting_only_if_nothing_waits(orders: Bench) -> None:
+    orders.publish()
+    orders.receive()
+    with pytest.raises(QueueNotEmpty, match="1 messages"):
+        orders.delete(if_empty=True)
+    orders.publish(delay_ms=1000)
+    with pytest.raises(QueueNotEmpty, match="1 messages"):
+        orders.delete(if_empty=True, waiting_only=True)
+    orders.pass_time(ms=2000)
+    orders.receive()
+    assert orders.delete(if_empty=True, waiting_only=True) == 2
+
+
 def test_deleting_only_if_unused(orders: Bench) -> None:
     orders.queue.is_watched = True
     with pytest.raises(QueueInUse, match="'orders'"):

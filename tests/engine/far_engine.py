@@ -156,7 +156,6 @@ class FarEngine:
         self.now_ms = broker.now_ms
         self.read_routing_with = broker.read_routing_with
         self.durable = broker.durable
-        self.when_durable = broker.when_durable
         self.publishing: interface.Publishing = FarPart(interface.Publishing, broker.publishing, link)
         self.settling: interface.Settling = FarPart(interface.Settling, broker.settling, link)
         self.receipts: interface.Receipts = FarPart(interface.Receipts, broker.receipts, link)

@@ -90,20 +90,6 @@ async def test_a_large_block_is_sealed_before_the_earlier_one_is_written() -> No
         assert place.log.append_count > appended + 2
 
 
-async def test_when_durable_calls_back_once_it_is(kept: Kept) -> None:
-    bench, place = kept
-    await bench.declare()
-    outcomes: list[BaseException | None] = []
-    place.log.gate.clear()
-    bench.broker.publishing.submit("orders", [Publication(b"x")]).result()
-    bench.broker.when_durable(outcomes.append)
-    await place.log.held_up()
-    await turns()
-    assert outcomes == []
-    place.log.gate.set()
-    await until(lambda: outcomes == [None])
-
-
 async def test_when_nothing_is_left_to_write_durable_returns_at_once(kept: Kept) -> None:
     bench, place = kept
     await bench.declare()
@@ -149,17 +135,6 @@ async def test_a_failed_log_ends_polls_and_subscriptions(kept: Kept) -> None:
         await poll
     [ending] = consumer.endings
     assert isinstance(ending, BrokerStopped)
-
-
-async def test_when_durable_is_told_of_a_failure(kept: Kept) -> None:
-    bench, place = kept
-    await bench.declare()
-    outcomes: list[BaseException | None] = []
-    place.log.is_failing = True
-    bench.broker.publishing.submit("orders", [Publication(b"x")]).result()
-    bench.broker.when_durable(outcomes.append)
-    await until(lambda: len(outcomes) == 1)
-    assert isinstance(outcomes[0], OutcomeUnknown)
 
 
 async def test_a_new_broker_on_the_log_of_one_that_failed_has_what_was_confirmed(kept: Kept) -> None:

@@ -69,11 +69,12 @@ async def delete(
     queue: Queue,
     if_empty: Annotated[bool, switch(help="Only if it holds no messages.")] = False,
     if_unused: Annotated[bool, switch(help="Only if it has no consumers.")] = False,
+    waiting_only: Annotated[bool, switch(help="With --if-empty, whatever is in flight or dead.")] = False,
     is_sure: IsSure = False,
 ) -> None:
     """Delete a queue with its messages and bindings."""
     confirm(f"Delete queue {queue} with all its messages?", is_sure=is_sure)
-    deleted = await client.delete_queue(queue, if_empty=if_empty, if_unused=if_unused)
+    deleted = await client.delete_queue(queue, if_empty=if_empty, if_unused=if_unused, waiting_only=waiting_only)
     output.say(f"Deleted queue {queue} and {count(deleted, 'message')}.", queue=queue, deleted=deleted)
 
 

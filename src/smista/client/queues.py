@@ -124,13 +124,17 @@ class QueueCalls(Calls):
         """A queue's settings and their origin: what it was declared with, and which policy overrides what."""
         return await self._ask("queue.settings", ExplainedSettings, is_repeatable=True, queue=name)
 
-    async def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
+    async def delete_queue(
+        self, name: str, *, if_empty: bool = False, if_unused: bool = False, waiting_only: bool = False
+    ) -> int:
         """Delete a queue; returns how many messages went with it.
 
-        With `if_empty` only if it holds none, else raises `QueueNotEmpty`; with `if_unused` only if it has no
-        consumers, else raises `QueueInUse`.
+        With `if_empty` only if it holds none, else raises `QueueNotEmpty`, where `waiting_only` leaves those out of
+        account that are in flight or dead; with `if_unused` only if it has no consumers, else raises `QueueInUse`.
         """
-        answer = await self._ask("queue.delete", Deleted, queue=name, if_empty=if_empty, if_unused=if_unused)
+        answer = await self._ask(
+            "queue.delete", Deleted, queue=name, if_empty=if_empty, if_unused=if_unused, waiting_only=waiting_only
+        )
         return answer.deleted
 
     async def purge(self, name: str, *, ready_only: bool = False) -> int:

@@ -108,13 +108,19 @@ def govern(state: BrokerState, queue: Queue, *, is_lined_up_anew: bool = False, 
 
 
 def delete_queue(
-    state: BrokerState, queue: Queue, *, if_empty: bool = False, if_unused: bool = False, now_ms: int
+    state: BrokerState,
+    queue: Queue,
+    *,
+    if_empty: bool = False,
+    if_unused: bool = False,
+    waiting_only: bool = False,
+    now_ms: int,
 ) -> int:
-    """Delete a queue with all its messages and bindings; returns how many messages went with it."""
-    if if_empty and queue.message_count:
-        raise QueueNotEmpty(
-            f"Queue {queue.name!r} holds {queue.message_count} messages; purge it or delete it regardless."
-        )
+    """Delete a queue with all its messages and bindings; returns how many messages went with it. With `waiting_only`
+    one that holds nothing but messages in flight and dead ones counts as empty."""
+    held = len(queue.ready) + len(queue.scheduled) if waiting_only else queue.message_count
+    if if_empty and held:
+        raise QueueNotEmpty(f"Queue {queue.name!r} holds {held} messages; purge it or delete it regardless.")
     if if_unused and queue.is_watched:
         raise QueueInUse(f"Queue {queue.name!r} has consumers; cancel them or delete it regardless.")
     count = queue.message_count

@@ -213,10 +213,6 @@ class Broker:
         """Return when everything done so far is on disk; raise `OutcomeUnknown` if that fails."""
         await self._keeper.durable()
 
-    def when_durable(self, callback: Callable[[BaseException | None], None]) -> None:
-        """Call back, on the loop, when everything done so far is on disk: with None, or with what went wrong."""
-        self._keeper.durable().add_done_callback(lambda future: callback(future.exception()))
-
 
 @contextlib.contextmanager
 def _noting_on(error: BaseException) -> Iterator[None]:

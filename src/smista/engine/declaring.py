@@ -80,12 +80,15 @@ class Declaring:
         *,
         if_empty: bool = False,
         if_unused: bool = False,
+        waiting_only: bool = False,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> int:
         """Delete a queue; returns how many messages went with it. Those who wait on it get `QueueDeleted`."""
         now_ms = self._running.enter_within_limits()
         queue = self._state.queue(name, namespace)
-        depth = declaring.delete_queue(self._state, queue, if_empty=if_empty, if_unused=if_unused, now_ms=now_ms)
+        depth = declaring.delete_queue(
+            self._state, queue, if_empty=if_empty, if_unused=if_unused, waiting_only=waiting_only, now_ms=now_ms
+        )
         self._running.consumers.end(queue)
         await self._running.done_durably()
         return depth

@@ -395,8 +395,6 @@ class Engine(Protocol):
 
     async def durable(self) -> None: ...
 
-    def when_durable(self, callback: Callable[[BaseException | None], None]) -> None: ...
-
     # -- of one queue, which may be elsewhere --------------------------------------------------------------------------
 
     @property

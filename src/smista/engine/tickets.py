@@ -2,11 +2,12 @@
 
     submit ──▶ ticket ──▶ when_done(callback)     called once, on the loop, never before `when_done` has returned
                    ├────▶ await                   or waited for: goes on when those that asked before were called back
-                   └────▶ when_known(callback)    called once, as soon as it is done, durable or not
+                   ├────▶ when_known(callback)    called once, as soon as it is done, durable or not
+                   └────▶ `Unanswered`            asked together with all else that its caller has submitted
 
 Whoever submits relies on nothing before that: the queue may be in another process. For a queue of this process a ticket
 is one small object for a batch. No task is made for it, and nobody is kept waiting for the disk whose answer nobody
-wants: the log is asked when the ticket is.
+wants: the log is asked when the ticket is. Of many tickets of one log only the last has to be asked.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 class Ticket(Protocol[T_co]):
     """What becomes of something submitted: for each item what came of it, or one error for all."""
+
+    @property
+    def _log(self) -> object | None:
+        """What is asked when it is: with a ticket all earlier ones of the same log are answered. None where it is
+        answered by itself, asked or not."""
 
     @property
     def error(self) -> BaseException | None:
@@ -63,11 +69,11 @@ def _behind_callbacks(future: asyncio.Future[None]) -> Generator[Any, None, None
 class DoneTicket(Generic[T]):
     """It is done, and answered when all that was done so far is durable."""
 
-    __slots__ = ("_keeper", "_result", "error")
+    __slots__ = ("_log", "_result", "error")
     is_known = True
 
-    def __init__(self, keeper: Keeper, result: T) -> None:
-        self._keeper = keeper
+    def __init__(self, log: Keeper, result: T) -> None:
+        self._log = log
         self._result = result
         self.error: BaseException | None = None
 
@@ -84,10 +90,10 @@ class DoneTicket(Generic[T]):
             self.error = future.exception()
             callback(self)
 
-        self._keeper.durable().add_done_callback(durable)
+        self._log.durable().add_done_callback(durable)
 
     def __await__(self) -> Generator[Any, None, T]:
-        yield from _behind_callbacks(self._keeper.durable())
+        yield from _behind_callbacks(self._log.durable())
         return self._result
 
 
@@ -96,6 +102,7 @@ class RefusedTicket(Generic[T]):
 
     __slots__ = ("error",)
     is_known = True
+    _log = None
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -118,6 +125,7 @@ class PendingTicket(Generic[T]):
     """It is being done: `answer` or `fail` it, once. Where it is done before that is durable, `know` it first."""
 
     __slots__ = ("_done", "_result", "_waiting", "error", "is_known")
+    _log = None
 
     def __init__(self) -> None:
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -170,6 +178,59 @@ class PendingTicket(Generic[T]):
         # Whoever waits may be cancelled; what was submitted is not.
         yield from _behind_callbacks(asyncio.shield(self._done))
         return self._result
+
+
+class Unanswered:
+    """What one caller has submitted and may not be durable yet, wherever the queues are.
+
+    Of the tickets with which a log is asked it is the last, so that one wait covers all of them. One that is answered
+    by itself is in here until it is. Its error stays: from then on nobody can say that all is durable."""
+
+    __slots__ = ("_error", "_on_failed", "_tickets")
+
+    def __init__(self, on_failed: Callable[[BaseException], object]) -> None:
+        """`on_failed` is called with the error of a ticket that is answered by itself, also if nobody waits for it."""
+        self._on_failed = on_failed
+        self._tickets: dict[object, Ticket[Any]] = {}
+        """By log, or by itself."""
+        self._error: BaseException | None = None
+
+    def add(self, ticket: Ticket[Any]) -> None:
+        if ticket._log is not None:
+            self._tickets[ticket._log] = ticket
+        else:
+            self._tickets[ticket] = ticket
+            ticket.when_done(self._answered)
+
+    def _answered(self, ticket: Ticket[Any]) -> None:
+        del self._tickets[ticket]
+        if ticket.error is not None:
+            self._error = ticket.error
+            self._on_failed(ticket.error)
+
+    def together(self) -> Ticket[Any]:
+        """Answered when all of it is that was added so far, or with the first error."""
+        if self._error is not None:
+            return RefusedTicket(self._error)
+        tickets = list(self._tickets.values())
+        if len(tickets) == 1:
+            return tickets[0]
+        whole: PendingTicket[None] = PendingTicket()
+        left_count = len(tickets)
+
+        def answered(ticket: Ticket[Any]) -> None:
+            nonlocal left_count
+            left_count -= 1
+            if ticket.error is not None:
+                whole.fail(ticket.error)
+            elif not left_count:
+                whole.answer(None)
+
+        for ticket in tickets:
+            ticket.when_done(answered)
+        if not tickets:
+            whole.answer(None)
+        return whole
 
 
 class Tickets:

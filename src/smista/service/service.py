@@ -99,10 +99,6 @@ class Service:
         """Return when everything done so far is on disk."""
         await self._engine.durable()
 
-    def when_durable(self, callback: Callable[[BaseException | None], None]) -> None:
-        """Call back when everything done so far is on disk: with None, or with what went wrong."""
-        self._engine.when_durable(callback)
-
     @property
     def is_log_full(self) -> bool:
         """Whether a block waits for room on a full disk."""

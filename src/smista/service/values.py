@@ -31,7 +31,7 @@ from smista.engine.fair_turns import FairTurns
 from smista.engine.ids import SHARDS_MAX, Ids
 from smista.engine.measures import WAIT_MS, BrokerMeasures, Distribution, LogRange, QueueMeasures
 from smista.engine.slices import SLICE_S
-from smista.engine.tickets import Ticket
+from smista.engine.tickets import Ticket, Unanswered
 from smista.service.route import Route, Routed, RoutedQueue
 from smista.service.subscription import SharedCredit, Subscription
 
@@ -81,4 +81,5 @@ __all__ = [
     "State",
     "Subscription",
     "Ticket",
+    "Unanswered",
 ]

@@ -111,7 +111,7 @@ async def test_tags_of_queues_that_have_gone_are_forgotten_when_the_queues_answe
         await client.deliveries(MANY)
         await server.broker.declaring.delete_queue("q")
         await client.expect(methods.BasicCancel)
-    unacked = client.channel().settling.unacked
+    unacked = client.channel().acknowledgements.unacked
     await until(lambda: len(unacked.receipts) < 3 * MANY)
     # Late, and no error.
     client.feed(on(1, methods.BasicAck(1, False)))

@@ -15,7 +15,7 @@ from smista.core.exchanges import Work
 from smista.engine import Binding, Broker, ExchangeKind, ExchangeSettings, Overflow, Publication, QueueSettings
 from smista.engine.catalog import Catalog
 from smista.protocols.amqp.channel.prepared import Prepared, prepare
-from smista.protocols.amqp.channel.publisher import ALIKE_AT_ONCE, ONE_BY_ONE_AT_ONCE, Publisher
+from smista.protocols.amqp.channel.publisher import ALIKE_PER_STEP, ONE_BY_ONE_PER_STEP, Publisher
 from smista.protocols.amqp.wire import methods, values
 from smista.protocols.amqp.wire.content import BasicProperties, write_properties
 from smista.protocols.amqp.wire.frames import METHOD
@@ -171,7 +171,7 @@ async def most_published_in_a_turn(server: Server, client: Client, one: bytes, c
 async def test_what_a_queue_looks_at_one_by_one_takes_turns(server: Server, settings: QueueSettings) -> None:
     await server.broker.declaring.declare_queue("slow", settings)
     client = await server.connect()
-    assert await most_published_in_a_turn(server, client, message(b"x", "slow"), 2_000) <= 2 * ONE_BY_ONE_AT_ONCE
+    assert await most_published_in_a_turn(server, client, message(b"x", "slow"), 2_000) <= 2 * ONE_BY_ONE_PER_STEP
 
 
 UNUSUAL = {
@@ -189,12 +189,12 @@ async def test_messages_that_are_more_work_take_turns(server: Server, one: bytes
     for queue in "qr":
         await server.broker.declaring.bind(Binding.to_queue("amq.fanout", queue, ""))
     client = await server.connect()
-    assert await most_published_in_a_turn(server, client, one, 2_000) <= 2 * ONE_BY_ONE_AT_ONCE
+    assert await most_published_in_a_turn(server, client, one, 2_000) <= 2 * ONE_BY_ONE_PER_STEP
 
 
 async def test_plain_messages_enter_a_plain_queue_many_at_a_time(server: Server) -> None:
     client = await server.connect()
-    assert await most_published_in_a_turn(server, client, message(b"x", "q"), 4 * ALIKE_AT_ONCE) >= ALIKE_AT_ONCE
+    assert await most_published_in_a_turn(server, client, message(b"x", "q"), 4 * ALIKE_PER_STEP) >= ALIKE_PER_STEP
 
 
 # -- long tables ------------------------------------------------------------------------------------------------------

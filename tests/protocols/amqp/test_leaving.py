@@ -312,7 +312,7 @@ async def test_a_delivery_that_fails_by_a_fault_of_ours_ends_one_connection_only
 
 @pytest.fixture
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smista.protocols.amqp.handler.CHANNELS_AT_ONCE", 50)
+    monkeypatch.setattr("smista.protocols.amqp.handler.CHANNELS_PER_TURN", 50)
 
 
 def states_of(client: Client) -> list[ChannelState]:

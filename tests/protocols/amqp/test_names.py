@@ -126,7 +126,7 @@ async def most_in_a_turn(server: Server) -> int:
 async def test_queues_of_very_many_connections_go_and_others_have_their_turns(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smista.protocols.amqp.leaving_queues.DELETED_AT_ONCE", 50)
+    monkeypatch.setattr("smista.protocols.amqp.leaving_queues.DELETED_PER_TURN", 50)
     monkeypatch.setattr("smista.engine.slices.SLICE_S", 0.0)
     clients = [await server.connect() for _ in range(20)]
     for client in clients:
@@ -143,7 +143,7 @@ async def test_queues_of_very_many_connections_go_and_others_have_their_turns(
 async def test_auto_delete_queues_of_very_many_consumers_go_and_others_have_their_turns(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smista.protocols.amqp.leaving_queues.DELETED_AT_ONCE", 50)
+    monkeypatch.setattr("smista.protocols.amqp.leaving_queues.DELETED_PER_TURN", 50)
     monkeypatch.setattr("smista.engine.slices.SLICE_S", 0.0)
     client, other = await server.connect(), await server.connect()
     for number in range(400):

@@ -340,7 +340,7 @@ async def test_a_commit_that_has_begun_comes_to_its_end_without_its_connection(s
 @pytest.mark.usefixtures("small_slices")
 async def test_a_very_large_rollback_is_done_in_slices(server: Server) -> None:
     client = await large(server)
-    unacked = client.channel().settling.unacked
+    unacked = client.channel().acknowledgements.unacked
     client.feed(on(1, ROLLBACK))
     seen = set()
     while len(unacked.receipts) < MANY:
@@ -354,7 +354,7 @@ async def test_a_very_large_rollback_is_done_in_slices(server: Server) -> None:
 @pytest.mark.usefixtures("small_slices")
 async def test_a_very_large_rollback_gives_all_back_when_its_connection_dies(server: Server) -> None:
     client = await large(server)
-    unacked = client.channel().settling.unacked
+    unacked = client.channel().acknowledgements.unacked
     client.feed(on(1, ROLLBACK))
     await until(lambda: 0 < len(unacked.receipts) < MANY)
     client.lose()

@@ -216,7 +216,7 @@ async def holding(server: Server, count: int) -> Client:
 
 async def test_a_consumer_whose_deliveries_are_over_again_and_again_does_not_grow(server: Server) -> None:
     client = await holding(server, MANY)
-    unacked = client.channel().settling.unacked
+    unacked = client.channel().acknowledgements.unacked
     for _ in range(10):
         [consumer] = client.channel().consuming._consumers.values()
         server.broker._running.release(list(consumer.subscription._engines.held.values()))
@@ -241,6 +241,6 @@ async def test_tags_of_queues_that_have_gone_do_not_pile_up(server: Server) -> N
         await client.deliveries(MANY)
         await server.broker.declaring.delete_queue("q")
         await client.expect(methods.BasicCancel)
-    assert len(client.channel().settling.unacked.receipts) < 5 * MANY
+    assert len(client.channel().acknowledgements.unacked.receipts) < 5 * MANY
     await client.call(CLOSE_CHANNEL, methods.ChannelCloseOk)
     await settle()

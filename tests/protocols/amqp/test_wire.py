@@ -73,8 +73,8 @@ class Recorded:
     def publish(self, target: methods.BasicPublish, prepared: bytes, bodies: list[bytes]) -> None:
         self._add("publish", target.routing_key, prepared, bodies)
 
-    def count_at_once(self, target: Any, prepared: Any) -> int:
-        return self._client.count_at_once
+    def count_per_step(self, target: Any, prepared: Any) -> int:
+        return self._client.count_per_step
 
     def acknowledge(self, tag: int, multiple: bool) -> None:
         self._add("acknowledge", tag, multiple)
@@ -96,7 +96,7 @@ class Client:
     def __init__(self, settings: AmqpSettings | None = None) -> None:
         self.events: list[Event] = []
         self.react: Callable[..., None] = lambda *event: None
-        self.count_at_once = 500
+        self.count_per_step = 500
         self.is_behind = False
         """Whether what was published has not taken effect."""
         self.looks_left = 1 << 30
@@ -280,7 +280,7 @@ def test_messages_that_are_alike_are_one_event(client: Client) -> None:
 
 
 def test_no_more_of_them_at_once_than_is_asked_for(client: Client) -> None:
-    client.count_at_once = 3
+    client.count_per_step = 3
     client.feed(*(message(b"x", "q") for _ in range(8)))
     assert [len(event[4]) for event in client.events] == [1, 3, 3, 1]
 

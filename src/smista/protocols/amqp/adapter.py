@@ -17,11 +17,13 @@ a broken pipe instead of our last word.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import cast
 
 from smista.errors import BrokerError, reason
 from smista.protocols.amqp.client import Client, Later
+from smista.protocols.amqp.errors import closing
 from smista.protocols.amqp.handler import Handler
 from smista.protocols.amqp.output import Output
 from smista.protocols.amqp.progress import Progress
@@ -152,7 +154,7 @@ class AmqpAdapter(asyncio.Protocol):
         except AmqpError as error:
             self._close(error)
         except BrokerError as error:
-            self._close(ConnectionClosing(INTERNAL_ERROR, str(error)))
+            self._close(closing(error))
         except Exception as error:
             _faults.note(error, "a frame failed", peer=self.client.peer)
             self._close(_internal())
@@ -237,7 +239,7 @@ class AmqpAdapter(asyncio.Protocol):
         if isinstance(error, ConnectionClosing):
             self._close(error)
         elif isinstance(error, BrokerError):
-            self._close(ConnectionClosing(INTERNAL_ERROR, str(error)))
+            self._close(closing(error))
         elif error is not None:
             _faults.note(error, "a method failed", peer=self.client.peer)
             self._close(_internal())
@@ -254,6 +256,12 @@ class AmqpAdapter(asyncio.Protocol):
         if not self.connection.is_over:
             self._transport.pause_reading()
 
+    async def until_answered(self) -> None:
+        await self.client.until_done()
+        # Whoever waited for it before has heard of an error.
+        with contextlib.suppress(BrokerError):
+            await self.client.unanswered.together()
+
     def force_close(self) -> None:
         self._close(ConnectionClosing(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"))
         self._go_on()
@@ -266,7 +274,7 @@ class AmqpAdapter(asyncio.Protocol):
         self._go_on()
 
     def broker_failed(self, error: BaseException) -> None:
-        if not self.connection.is_over:
+        if self.connection.is_open:
             logger.error("closing %s: %s", self.client.peer, reason(error))
             self._close(ConnectionClosing(INTERNAL_ERROR, "the broker cannot confirm anything any more"))
             self._go_on()

@@ -19,9 +19,9 @@ from smista.errors import BrokerError
 from smista.protocols.amqp.shared import Shared
 from smista.protocols.amqp.wire.connection import Connection
 from smista.service.session import Session
-from smista.service.values import Receipt, Subscription, Ticket
+from smista.service.values import Receipt, Subscription, Ticket, Unanswered
 
-ACKNOWLEDGED_AT_ONCE = 1_000
+COLLECTED_MAX = 1_000
 """More acknowledgements than these are not collected, but handed over before the next frame is looked at."""
 T = TypeVar("T")
 Later = Coroutine[Any, Any, object]
@@ -106,6 +106,7 @@ class Client:
         "session",
         "shared",
         "transacted_bytes",
+        "unanswered",
         "user",
         "windowed",
     )
@@ -138,6 +139,8 @@ class Client:
         """Exclusive queues that it declared, by number."""
         self._under_way: set[asyncio.Future[None]] = set()
         """What is to be waited for until all of that is done."""
+        self.unanswered = Unanswered(driver.broker_failed)
+        """What its confirms and commits wait for: all that it has published and settled."""
         self._acknowledged: list[Receipt] = []
         self._handed_over: list[Receipt] = []
         self._undelivered: list[Receipt] = []
@@ -153,7 +156,7 @@ class Client:
         """With what else is acknowledged in this read."""
         self.has_settled = True
         self._acknowledged += receipts
-        if len(self._acknowledged) > ACKNOWLEDGED_AT_ONCE:
+        if len(self._acknowledged) > COLLECTED_MAX:
             self.flush_acknowledged()
 
     def acknowledge_once_written(self, receipts: list[Receipt]) -> None:
@@ -168,10 +171,10 @@ class Client:
     def flush_acknowledged(self) -> None:
         if self._acknowledged:
             receipts, self._acknowledged = self._acknowledged, []
-            if not self.service.is_over:
-                ticket = self.session.acknowledge(receipts)
-                if not ticket.is_known:
-                    self.do_first(ticket, lambda ticket: ticket.result())
+            ticket = self.session.acknowledge(receipts)
+            self.unanswered.add(ticket)
+            if not ticket.is_known:
+                self.do_first(ticket, lambda ticket: ticket.result())
 
     def written(self) -> None:
         """What was delivered is on its way."""

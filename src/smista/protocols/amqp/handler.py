@@ -10,7 +10,7 @@ from smista.protocols.amqp.channel.publisher import Publisher
 from smista.protocols.amqp.client import Client
 from smista.protocols.amqp.wire.channel import ChannelEvents, ChannelState
 
-CHANNELS_AT_ONCE = 1_000
+CHANNELS_PER_TURN = 1_000
 """So many channels end in one turn of the loop, of all connections together: some 1 ms."""
 
 
@@ -82,4 +82,4 @@ class Handler:
         client.leave_all()
         client.end()
         if not client.service.is_over:
-            client.shared.leaving_channels.go(channels, CHANNELS_AT_ONCE)
+            client.shared.leaving_channels.go(channels, CHANNELS_PER_TURN)

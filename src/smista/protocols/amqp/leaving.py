@@ -27,9 +27,9 @@ class Leaving(Generic[T]):
         self._ending: asyncio.Task[None] | None = None
         """Ends those, in slices."""
 
-    def go(self, leaving: Collection[T], at_once: int) -> None:
+    def go(self, leaving: Collection[T], per_turn: int) -> None:
         """End them, no more than so many in a turn. Those that come later wait behind them."""
-        if self._ending is None and self._ended_count + len(leaving) <= at_once:
+        if self._ending is None and self._ended_count + len(leaving) <= per_turn:
             if leaving and not self._ended_count:
                 self._loop.call_soon(self._next_turn)
             self._ended_count += len(leaving)
@@ -38,13 +38,13 @@ class Leaving(Generic[T]):
             return
         self._waiting += leaving
         if self._ending is None:
-            self._ending = self._service.in_background(self._end_in_slices(at_once))
+            self._ending = self._service.in_background(self._end_in_slices(per_turn))
 
-    async def _end_in_slices(self, at_once: int) -> None:
+    async def _end_in_slices(self, per_turn: int) -> None:
         # What goes with connections does not outlive a broker that closes or stops meanwhile.
         with contextlib.suppress(BrokerClosed, BrokerStopped):
             while self._waiting:
-                async for one in self._service.fair_turns.in_turns(self._taken(), at_once):
+                async for one in self._service.fair_turns.in_turns(self._taken(), per_turn):
                     self._end(one)
         self._ending = None
 

@@ -13,7 +13,7 @@ from smista.protocols.amqp.leaving import Leaving
 from smista.service.service import Service
 from smista.service.values import Subscription
 
-DELETED_AT_ONCE = 200
+DELETED_PER_TURN = 200
 """So many queues go in one turn of the loop, of all connections together: some 4 ms."""
 
 LeavingQueue = tuple[int, bool]
@@ -32,7 +32,7 @@ class LeavingQueues:
     def delete_all(self, leaving: Sequence[LeavingQueue]) -> None:
         """Delete the queues of connections and consumers that are gone, those that are still there: at once, or, where
         they are very many in one turn of the loop, in slices."""
-        self._leaving.go(leaving, DELETED_AT_ONCE)
+        self._leaving.go(leaving, DELETED_PER_TURN)
 
     def _delete(self, leaving: LeavingQueue) -> None:
         number, if_no_subscriptions = leaving

@@ -38,6 +38,9 @@ class ServedConnection(Protocol):
     def stop_reading(self) -> None:
         """The broker is stopping: nothing more is taken, what was taken is still answered."""
 
+    async def until_answered(self) -> None:
+        """Returns when what was taken is on disk and confirmed, or cannot be."""
+
     def force_close(self) -> None:
         """The broker is stopping: say so, and wait for the other side to agree."""
 

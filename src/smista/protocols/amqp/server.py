@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from smista.errors import BrokerError
 from smista.protocols.amqp import users
 from smista.protocols.amqp.adapter import AmqpAdapter
 from smista.protocols.amqp.settings import AmqpSettings
@@ -56,8 +55,10 @@ class AmqpServer:
         shared.all_left.clear()
         for connection in shared.connections:
             connection.stop_reading()
-        with contextlib.suppress(BrokerError, TimeoutError):
-            await asyncio.wait_for(shared.service.durable(), DRAIN_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                for connection in list(shared.connections):
+                    await connection.until_answered()
         for connection in list(shared.connections):
             connection.force_close()
         if shared.connections:

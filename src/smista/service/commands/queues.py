@@ -181,10 +181,16 @@ class DeleteQueue(Command[Deleted], needs=Permission.CONFIGURE.on("queue"), chan
     queue: Name
     if_empty: bool = False
     if_unused: bool = False
+    waiting_only: bool = False
+    """What is in flight or dead does not keep it."""
 
     async def run(self, context: Context) -> Deleted:
         count = await context.broker.declaring.delete_queue(
-            self.queue, if_empty=self.if_empty, if_unused=self.if_unused, namespace=context.namespace
+            self.queue,
+            if_empty=self.if_empty,
+            if_unused=self.if_unused,
+            waiting_only=self.waiting_only,
+            namespace=context.namespace,
         )
         return Deleted(count)
 

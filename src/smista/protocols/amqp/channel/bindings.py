@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-from smista.errors import (
-    BindingTargetNotFound,
-    ExchangeCycle,
-    ExchangeNotFound,
-    InvalidBinding,
-    InvalidRequest,
-    NamespaceNotFound,
-)
+from smista.errors import BindingTargetNotFound, ExchangeNotFound, NamespaceNotFound
 from smista.protocols.amqp import routing
 from smista.protocols.amqp.wire.replies import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, ChannelClosing
 from smista.protocols.amqp.wire.values import Arguments
-from smista.service.commands.exchanges import Bind, Unbind
+from smista.service.commands.exchanges import Unbind
 from smista.service.permission import Permission
 from smista.service.session import Session
 from smista.service.values import X_MATCH_VALUES, ExchangeKind, ExchangeSettings
@@ -62,20 +56,7 @@ def rule(source: ExchangeSettings, arguments: dict[str, Any]) -> dict[str, Any]:
     return routing.routable(arguments)
 
 
-async def bind(session: Session, command: Bind) -> None:
-    try:
-        await session.run(command)
-    except (ExchangeNotFound, BindingTargetNotFound) as error:
-        raise ChannelClosing(NOT_FOUND, str(error)) from None
-    except (InvalidBinding, InvalidRequest, ExchangeCycle) as error:
-        raise ChannelClosing(PRECONDITION_FAILED, str(error)) from None
-
-
 async def unbind(session: Session, command: Unbind) -> None:
     """What is not there need not be unbound."""
-    try:
+    with contextlib.suppress(ExchangeNotFound, NamespaceNotFound, BindingTargetNotFound):
         await session.run(command)
-    except (ExchangeNotFound, NamespaceNotFound, BindingTargetNotFound):
-        return
-    except (InvalidBinding, InvalidRequest) as error:
-        raise ChannelClosing(PRECONDITION_FAILED, str(error)) from None

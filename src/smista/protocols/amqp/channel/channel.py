@@ -1,11 +1,11 @@
 """One channel: what each method does, and what the channel holds.
 
-    publishing   messages go to the connection's `publisher`, or wait for the commit; what becomes of them: `outcomes`
-    consuming    basic.qos, consume, cancel; each consumer's deliveries
-    settling     basic.ack, nack, reject, recover: of what is unacked
-    getting      basic.get
-    queues, exchanges    what is declared, bound, purged and deleted
-    transaction  once there was tx.select
+    publishing         messages go to the connection's `publisher`, or wait for the commit; then see `outcomes`
+    consuming          basic.qos, consume, cancel; each consumer's deliveries
+    acknowledgements   basic.ack, nack, reject, recover: of what is unacked
+    getting            basic.get
+    queues, exchanges  what is declared, bound, purged and deleted
+    transaction        once there was tx.select
 
 Publishes and settlements are done at once, on the loop. What is declared has to be on disk before it is answered: such
 a method is a coroutine, and the connection looks at no further frame until it is done.
@@ -16,23 +16,23 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from smista.errors import AccessDenied
+from smista.errors import BrokerError
 from smista.protocols.amqp.channel import exchanges
+from smista.protocols.amqp.channel.acknowledgements import Acknowledgements
 from smista.protocols.amqp.channel.consuming import Consuming
 from smista.protocols.amqp.channel.getting import get
 from smista.protocols.amqp.channel.outcomes import Outcomes
 from smista.protocols.amqp.channel.prepared import Prepared
 from smista.protocols.amqp.channel.publisher import Publisher
 from smista.protocols.amqp.channel.queues import Queues
-from smista.protocols.amqp.channel.settling import Settling
 from smista.protocols.amqp.channel.target import Target
 from smista.protocols.amqp.channel.transaction import Transaction
 from smista.protocols.amqp.client import Client, Later
+from smista.protocols.amqp.errors import closing
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.channel import ChannelState
 from smista.protocols.amqp.wire.methods import Method
 from smista.protocols.amqp.wire.replies import (
-    ACCESS_REFUSED,
     COMMAND_INVALID,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
@@ -45,13 +45,13 @@ from smista.service.values import Receipt, Subscription
 class Channel:
     __slots__ = (
         "acknowledge",
+        "acknowledgements",
         "client",
         "consuming",
-        "count_at_once",
+        "count_per_step",
         "outcomes",
         "publisher",
         "queues",
-        "settling",
         "state",
         "targets",
         "transaction",
@@ -64,12 +64,12 @@ class Channel:
         self.targets = publisher.targets
         self.outcomes = Outcomes(state)
         self.queues = Queues(client)
-        self.settling = Settling(client, state)
-        self.consuming = Consuming(client, state, self.queues, self.settling)
+        self.acknowledgements = Acknowledgements(client, state)
+        self.consuming = Consuming(client, state, self.queues, self.acknowledgements)
         self.transaction: Transaction | None = None
         # Called for each message, or nearly.
-        self.acknowledge = self.settling.acknowledge
-        self.count_at_once = publisher.count_at_once
+        self.acknowledge = self.acknowledgements.acknowledge
+        self.count_per_step = publisher.count_per_step
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
@@ -102,18 +102,20 @@ class Channel:
             raise ConnectionClosing(COMMAND_INVALID, "unimplemented method")
         try:
             work = handler(self, method)
-        except AccessDenied as error:
-            raise access_refused(error) from None
+        except BrokerError as error:
+            raise closing(error) from None
         if work is not None:
             self.client.driver.hold(self._finish(method, work))
 
     async def _finish(self, method: Method, work: Later) -> None:
         client = self.client
         try:
-            await work
-        except (AccessDenied, ChannelClosing) as error:
-            closing = access_refused(error) if isinstance(error, AccessDenied) else error
-            client.connection.close_channel(self.state, closing, method.INDEX)
+            try:
+                await work
+            except BrokerError as error:
+                raise closing(error) from None
+        except ChannelClosing as error:
+            client.connection.close_channel(self.state, error, method.INDEX)
         except ConnectionClosing as error:
             error.ids = error.ids or method.INDEX
             raise
@@ -143,13 +145,13 @@ class Channel:
         self.client.connection.forget_last()
 
     def get(self, method: methods.BasicGet) -> Later:
-        return get(self.client, self.state, self.queues, self.settling.unacked, method)
+        return get(self.client, self.state, self.queues, self.acknowledgements.unacked, method)
 
     def tx_select(self, method: methods.TxSelect) -> None:
         self.outcomes.select_transactions()
         if self.transaction is None:
-            self.transaction = Transaction(self.client, self.publisher, self.outcomes, self.settling)
-            self.settling.transaction = self.transaction
+            self.transaction = Transaction(self.client, self.publisher, self.outcomes, self.acknowledgements)
+            self.acknowledgements.transaction = self.transaction
         self.state.send(methods.TxSelectOk())
 
     async def tx_commit(self, method: methods.TxCommit) -> None:
@@ -215,16 +217,12 @@ class Channel:
         self._forget_replies()
         if self.transaction is not None:
             self.transaction.drop()
-        return self.consuming.let_go(), list(self.settling.unacked.take_all().values())
+        return self.consuming.let_go(), list(self.acknowledgements.unacked.take_all().values())
 
     def leave(self) -> tuple[list[Subscription], list[Receipt]]:
         """As `let_go`; what is under way here learns that the channel is gone."""
         self.state.leave()
         return self.let_go()
-
-
-def access_refused(error: AccessDenied) -> ChannelClosing:
-    return ChannelClosing(ACCESS_REFUSED, str(error))
 
 
 def _declaring(
@@ -255,11 +253,11 @@ _HANDLERS: dict[type[Method], Callable[[Channel, Any], Later | None]] = {
     methods.BasicConsume: lambda channel, method: channel.consuming.consume(method),
     methods.BasicCancel: Channel.cancel,
     methods.BasicGet: Channel.get,
-    methods.BasicAck: lambda channel, method: channel.settling.ack(method),
-    methods.BasicNack: lambda channel, method: channel.settling.nack(method),
-    methods.BasicReject: lambda channel, method: channel.settling.reject(method),
-    methods.BasicRecover: lambda channel, method: channel.settling.recover(method),
-    methods.BasicRecoverAsync: lambda channel, method: channel.settling.recover(method),
+    methods.BasicAck: lambda channel, method: channel.acknowledgements.ack(method),
+    methods.BasicNack: lambda channel, method: channel.acknowledgements.nack(method),
+    methods.BasicReject: lambda channel, method: channel.acknowledgements.reject(method),
+    methods.BasicRecover: lambda channel, method: channel.acknowledgements.recover(method),
+    methods.BasicRecoverAsync: lambda channel, method: channel.acknowledgements.recover(method),
     methods.ConfirmSelect: lambda channel, method: channel.outcomes.select(method),
     methods.TxSelect: Channel.tx_select,
     methods.TxCommit: Channel.tx_commit,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import secrets
 
 from smista.protocols.amqp import arguments
+from smista.protocols.amqp.channel.acknowledgements import Acknowledgements
 from smista.protocols.amqp.channel.consumer import Consumer
 from smista.protocols.amqp.channel.queues import Queues
-from smista.protocols.amqp.channel.settling import Settling
 from smista.protocols.amqp.client import Client
 from smista.protocols.amqp.reply_to import REPLY_TO
 from smista.protocols.amqp.wire import methods
@@ -32,13 +32,24 @@ NO_LIMIT = arguments.PREFETCH_MAX
 
 
 class Consuming:
-    __slots__ = ("_channel", "_client", "_consumers", "_prefetch", "_queues", "_reply_tag", "_settling", "reply_token")
+    __slots__ = (
+        "_acknowledgements",
+        "_channel",
+        "_client",
+        "_consumers",
+        "_prefetch",
+        "_queues",
+        "_reply_tag",
+        "reply_token",
+    )
 
-    def __init__(self, client: Client, channel: ChannelState, queues: Queues, settling: Settling) -> None:
+    def __init__(
+        self, client: Client, channel: ChannelState, queues: Queues, acknowledgements: Acknowledgements
+    ) -> None:
         self._client = client
         self._channel = channel
         self._queues = queues
-        self._settling = settling
+        self._acknowledgements = acknowledgements
         self._consumers: dict[str, Consumer] = {}
         self._prefetch = 0
         self._reply_tag: str | None = None
@@ -54,20 +65,20 @@ class Consuming:
             self._share(method.prefetch_count or NO_LIMIT)
         else:
             self._prefetch = method.prefetch_count
-            if self._settling.shared is not None:
+            if self._acknowledgements.shared is not None:
                 # As in RabbitMQ: the last word counts.
-                self._settling.shared.set_limit(NO_LIMIT)
+                self._acknowledgements.shared.set_limit(NO_LIMIT)
         self._channel.send(methods.BasicQosOk())
 
     def _share(self, limit: int) -> None:
         """Let all consumers of the channel together hold that many."""
-        shared, members = self._settling.shared, []
+        shared, members = self._acknowledgements.shared, []
         if shared is None:
-            shared = self._settling.shared = self._client.session.shared_credit(NO_LIMIT)
+            shared = self._acknowledgements.shared = self._client.session.shared_credit(NO_LIMIT)
             members = [consumer.subscription for consumer in self._consumers.values()]
         if shared.limit >= NO_LIMIT:
             # As in RabbitMQ: all that is unacked when a limit begins, and so not what a transaction has settled.
-            shared.begin(members, self._settling.unacked.receipts.values())
+            shared.begin(members, self._acknowledgements.unacked.receipts.values())
         shared.set_limit(limit)
 
     # -- consume ------------------------------------------------------------------------------------------------------
@@ -94,7 +105,7 @@ class Consuming:
         is_shared = stats.consumers or settings.single_active_consumer
         if number in exclusive_consumers or (method.exclusive and is_shared):
             raise ChannelClosing(ACCESS_REFUSED, f"{where} in exclusive use")
-        is_quorum, shared = arguments.is_quorum(settings), self._settling.shared
+        is_quorum, shared = arguments.is_quorum(settings), self._acknowledgements.shared
         if is_quorum and shared is not None and shared.limit < NO_LIMIT:
             raise ConnectionClosing(NOT_IMPLEMENTED, f"{where} does not support global qos")
         priority = _priority(method, where)
@@ -102,7 +113,7 @@ class Consuming:
         consumer = Consumer(
             client,
             self._channel,
-            self._settling.unacked,
+            self._acknowledgements.unacked,
             self._ended,
             tag,
             queue,
@@ -153,7 +164,7 @@ class Consuming:
         """False where nobody waits for it any more, or nobody reads."""
         if self._reply_tag is None or self._client.driver.is_flooded:
             return False
-        unacked = self._settling.unacked
+        unacked = self._acknowledgements.unacked
         unacked.last_tag += 1
         head = methods.BasicDeliver(self._reply_tag, unacked.last_tag, False, "", routing_key)
         self._channel.send_content(head, properties, body)

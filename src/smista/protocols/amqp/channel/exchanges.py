@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from smista.errors import ExchangeCycle, ExchangeInUse, ExchangeNotFound, InvalidExchange, NamespaceNotFound
+from smista.errors import ExchangeInUse, ExchangeNotFound, NamespaceNotFound
 from smista.protocols.amqp import arguments, routing
 from smista.protocols.amqp.channel import bindings
 from smista.protocols.amqp.channel.bindings import check_not_default
+from smista.protocols.amqp.errors import closing
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.methods import Method
 from smista.protocols.amqp.wire.replies import ACCESS_REFUSED, PRECONDITION_FAILED, ChannelClosing
@@ -45,12 +46,9 @@ async def declare(session: Session, method: methods.ExchangeDeclare) -> Method:
     if ALTERNATE in asked:
         where = f"exchange '{name}' in vhost '{session.namespace}'"
         arguments.check_exchange_name(ALTERNATE, asked.types[ALTERNATE], where)
-    try:
-        await session.run(
-            DeclareExchange(name, kind, method.durable, method.auto_delete, method.internal, alternate or None)
-        )
-    except (InvalidExchange, ExchangeCycle) as error:
-        raise ChannelClosing(PRECONDITION_FAILED, str(error)) from None
+    await session.run(
+        DeclareExchange(name, kind, method.durable, method.auto_delete, method.internal, alternate or None)
+    )
     return methods.ExchangeDeclareOk()
 
 
@@ -93,8 +91,8 @@ async def delete(session: Session, method: methods.ExchangeDelete) -> Method:
         await session.run(DeleteExchange(name, method.if_unused))
     except (ExchangeNotFound, NamespaceNotFound):
         pass
-    except ExchangeInUse:
-        raise ChannelClosing(PRECONDITION_FAILED, f"exchange '{name}' in vhost '{session.namespace}' in use") from None
+    except ExchangeInUse as error:
+        raise closing(error, f"exchange '{name}' in vhost '{session.namespace}' in use") from None
     return methods.ExchangeDeleteOk()
 
 
@@ -105,9 +103,7 @@ async def bind(session: Session, method: methods.ExchangeBind) -> Method:
     source = bindings.existing(session, method.source)
     bindings.existing(session, method.destination)
     rule = bindings.rule(source, method.arguments)
-    await bindings.bind(
-        session, Bind(method.source, to_exchange=method.destination, key=method.routing_key, arguments=rule)
-    )
+    await session.run(Bind(method.source, to_exchange=method.destination, key=method.routing_key, arguments=rule))
     return methods.ExchangeBindOk()
 
 

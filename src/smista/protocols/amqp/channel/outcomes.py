@@ -15,6 +15,7 @@ from smista.protocols.amqp.wire.replies import PRECONDITION_FAILED, ChannelClosi
 class Outcomes:
     __slots__ = (
         "_confirmed_tag",
+        "_nacked",
         "channel",
         "is_confirming",
         "is_partial",
@@ -29,6 +30,8 @@ class Outcomes:
         self.publish_tag = 0
         """Of the last message; 0 where the channel does not confirm."""
         self._confirmed_tag = 0
+        self._nacked: list[int] = []
+        """Tags of messages that were refused and are not answered yet."""
         self.is_transactional = False
         self.is_partial = False
         """Whether a queue was too full for a publish since the last commit began."""
@@ -59,18 +62,27 @@ class Outcomes:
             raise ChannelClosing(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
         self.is_transactional = True
 
-    def confirm_up_to(self, tag: int, refused: list[int]) -> None:
+    def refuse(self, tag: int) -> None:
+        """A message of this tag was not taken, or one of no tag."""
+        self.is_partial = True
+        if tag:
+            self._nacked.append(tag)
+
+    def confirm_up_to(self, tag: int) -> None:
         """Answer what was published up to `tag`, each tag once."""
         if not self.channel.is_open:
             return
-        for each in sorted(refused):
-            self._ack_up_to(each - 1)
-            self.channel.send(methods.BasicNack(each, False, False))
-            self._confirmed_tag = each
+        if self._nacked:
+            nacked, self._nacked = self._nacked, [each for each in self._nacked if each > tag]
+            for each in sorted(nacked):
+                if each <= tag:
+                    self._ack_up_to(each - 1)
+                    self.channel.send(methods.BasicNack(each, False, False))
+                    self._confirmed_tag = each
         self._ack_up_to(tag)
 
     def _ack_up_to(self, tag: int) -> None:
         count = tag - self._confirmed_tag
-        if count:
+        if count > 0:
             self.channel.send(methods.BasicAck(tag, count > 1))
             self._confirmed_tag = tag

@@ -1,6 +1,6 @@
 """Publishing, the hot path in: what came in one read goes to the broker in one call per queue.
 
-    a message, or several alike ─▶ route ─▶ the batch of its queue ─▶ flush: publish, then confirm when durable
+    a message, or several alike ─▶ route ─▶ the batch of its queue ─▶ flush: publish, then confirm when answered
                                                                      └ at the end of a read, or before any other method
 
 What arrived together for one queue is one call of `_publish_runs`: runs of messages that followed each other on one
@@ -10,6 +10,9 @@ One for very many queues enters some of them at a time, each for itself as alway
 this connection is not read, and it is confirmed when all are on disk. The same goes for whatever else the broker does
 not do in one step, as messages that make room by dead letters for very many queues. Nothing that comes behind overtakes
 them: neither the method, nor the message for several queues, before which they were handed to the broker.
+
+A confirm waits for all that the connection has submitted by then and that is not answered yet, acknowledgements too: so
+it also tells that what came before is on disk, wherever its queue is.
 """
 
 from __future__ import annotations
@@ -19,34 +22,27 @@ from functools import partial
 from typing import TypeVar
 
 from smista.errors import (
-    AccessDenied,
     BrokerError,
     ExchangeInternal,
     ExchangeNotFound,
     NamespaceNotFound,
     QueueFull,
     QueueNotFound,
-    ReachTooWide,
     ResourceLow,
 )
 from smista.protocols.amqp.channel.outcomes import Outcomes
 from smista.protocols.amqp.channel.prepared import Prepared
 from smista.protocols.amqp.channel.target import Target, Targets
 from smista.protocols.amqp.client import Client
+from smista.protocols.amqp.errors import closing
 from smista.protocols.amqp.reply_to import REPLY_PREFIX
 from smista.protocols.amqp.wire import methods
-from smista.protocols.amqp.wire.replies import (
-    ACCESS_REFUSED,
-    NO_ROUTE,
-    NOT_FOUND,
-    PRECONDITION_FAILED,
-    ChannelClosing,
-)
+from smista.protocols.amqp.wire.replies import NO_ROUTE, ChannelClosing
 from smista.service.values import Published, RoutedQueue, Ticket
 
-ALIKE_AT_ONCE = 500
+ALIKE_PER_STEP = 500
 """How many messages that are alike enter a queue in one step where nothing of each is looked at: some 1 ms."""
-ONE_BY_ONE_AT_ONCE = 50
+ONE_BY_ONE_PER_STEP = 50
 """How many enter it, or several of them, where each makes room for itself, has its time, goes back to its publisher, or
 whatever else: some 1 ms too."""
 ROUTED_PER_WORK = 16
@@ -68,8 +64,8 @@ class _Run:
         self.prepared = prepared
         self.bodies = bodies
 
-    def tag(self, place: int) -> int:
-        return self.first_tag + place if self.first_tag else 0
+    def tag(self, index: int) -> int:
+        return self.first_tag + index if self.first_tag else 0
 
     def goes_on(self, outcomes: Outcomes, tag: int, prepared: Prepared) -> bool:
         """Whether a message of this tag is one more of them."""
@@ -79,7 +75,7 @@ class _Run:
 class Publisher:
     """What one connection publishes."""
 
-    __slots__ = ("_batches", "_client", "_confirms", "_nacks", "_postponed", "_service", "_unknown_count", "targets")
+    __slots__ = ("_batches", "_client", "_confirms", "_postponed", "_service", "_unknown_count", "targets")
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -89,7 +85,6 @@ class Publisher:
         """By queue, what goes to it with the next flush."""
         self._confirms: dict[Outcomes, int] = {}
         """By channel, the highest tag that will be confirmed by the next flush."""
-        self._nacks: list[tuple[Outcomes, int]] = []
         self._unknown_count = 0
         """Of what the broker has not done yet. Nothing is confirmed meanwhile, since that confirms what came before."""
         self._postponed: list[Callable[[], None]] = []
@@ -141,17 +136,13 @@ class Publisher:
         route = target.route
         try:
             return route.queues(prepared)
-        except AccessDenied as error:
-            raise ChannelClosing(ACCESS_REFUSED, str(error)) from None
-        except (ExchangeNotFound, NamespaceNotFound):
-            raise ChannelClosing(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{self._vhost}'") from None
-        except ReachTooWide as error:
-            raise ChannelClosing(PRECONDITION_FAILED, str(error)) from None
-        except ExchangeInternal:
-            raise ChannelClosing(
-                ACCESS_REFUSED,
-                f"cannot publish to internal exchange '{target.exchange}' in vhost '{self._vhost}'",
-            ) from None
+        except (ExchangeNotFound, NamespaceNotFound) as error:
+            raise closing(error, f"no exchange '{target.exchange}' in vhost '{self._vhost}'") from None
+        except ExchangeInternal as error:
+            text = f"cannot publish to internal exchange '{target.exchange}' in vhost '{self._vhost}'"
+            raise closing(error, text) from None
+        except BrokerError as error:
+            raise closing(error) from None
         finally:
             if route.work_done:
                 self._client.connection.add_work(route.work_done // ROUTED_PER_WORK)
@@ -161,7 +152,7 @@ class Publisher:
     def _vhost(self) -> str:
         return self._client.session.namespace
 
-    def count_at_once(self, target: Target, prepared: Prepared) -> int:
+    def count_per_step(self, target: Target, prepared: Prepared) -> int:
         """How many messages like this may be published in one step, by the work that they make as things are now: a
         target may remember a shorter route."""
         try:
@@ -170,8 +161,8 @@ class Publisher:
             # Whoever publishes one hears of it.
             return 1
         if len(queues) == 1 and prepared.is_plain and self._client.session.is_plain(queues[0]):
-            return ALIKE_AT_ONCE
-        return max(1, ONE_BY_ONE_AT_ONCE // max(1, len(queues)))
+            return ALIKE_PER_STEP
+        return max(1, ONE_BY_ONE_PER_STEP // max(1, len(queues)))
 
     def _present(self, queues: tuple[RoutedQueue, ...]) -> tuple[RoutedQueue, ...]:
         return tuple(filter(self._client.session.has_queue, queues))
@@ -183,8 +174,7 @@ class Publisher:
             # So that a confirm also tells that what was acknowledged before is on disk.
             self._client.flush_acknowledged()
             confirms, self._confirms = self._confirms, {}
-            nacks, self._nacks = self._nacks, []
-            self._service.when_durable(lambda error: self._durable(confirms, nacks, error))
+            self._client.unanswered.together().when_done(partial(self._confirm, confirms))
         if self._service.is_behind:
             self._client.driver.hold_until_room()
 
@@ -217,15 +207,17 @@ class Publisher:
             return
         except ResourceLow as low:
             results = [low] * sum(len(run.bodies) for run in runs)
+        else:
+            self._client.unanswered.add(ticket)
         refused = [
-            one if isinstance(one, tuple) else (place, one)
-            for place, one in enumerate(results)
+            one if isinstance(one, tuple) else (index, one)
+            for index, one in enumerate(results)
             if not isinstance(one, Published)
         ]
         if refused:
-            origins = [(run.outcomes, run.tag(place)) for run in runs for place in range(len(run.bodies))]
-            for place, error in refused:
-                self._refused(*origins[place], error)
+            origins = [(run.outcomes, run.tag(index)) for run in runs for index in range(len(run.bodies))]
+            for index, error in refused:
+                self._refused(*origins[index], error)
 
     def _publish_to_several(
         self, outcomes: Outcomes, queues: tuple[RoutedQueue, ...], prepared: Prepared, body: bytes
@@ -252,6 +244,7 @@ class Publisher:
             # What is not there any more refuses nothing.
             answers = (one for one in ticket.result() if not isinstance(one, (Published, QueueNotFound)))
             refusal = next(answers, None)
+            self._client.unanswered.add(ticket)
         except BrokerError as error:
             refusal = error
         if refusal is not None:
@@ -275,22 +268,22 @@ class Publisher:
 
     def _refused(self, outcomes: Outcomes, tag: int, error: BrokerError) -> None:
         if isinstance(error, (QueueFull, ResourceLow)):
-            if tag:
-                self._nacks.append((outcomes, tag))
-            outcomes.is_partial = True
+            outcomes.refuse(tag)
             return
         outcomes.is_refused = outcomes.is_transactional
         # Not raised: whatever is being done now, it was this channel that published.
-        self._client.connection.close_channel(outcomes.channel, ChannelClosing(PRECONDITION_FAILED, str(error)))
-
-    def _durable(
-        self, confirms: dict[Outcomes, int], nacks: list[tuple[Outcomes, int]], error: BaseException | None
-    ) -> None:
-        if error is not None:
+        refusal = closing(error)
+        if isinstance(refusal, ChannelClosing):
+            self._client.connection.close_channel(outcomes.channel, refusal)
+        else:
             self._client.driver.broker_failed(error)
+
+    def _confirm(self, confirms: dict[Outcomes, int], ticket: Ticket[object]) -> None:
+        if ticket.error is not None:
+            self._client.driver.broker_failed(ticket.error)
             return
         for outcomes, tag in confirms.items():
-            outcomes.confirm_up_to(tag, [refused for origin, refused in nacks if origin is outcomes] if nacks else [])
+            outcomes.confirm_up_to(tag)
         self._client.driver.flush_soon()
 
     def _return(self, outcomes: Outcomes, target: Target, prepared: Prepared, body: bytes) -> None:

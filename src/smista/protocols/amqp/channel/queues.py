@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import secrets
 
-from smista.errors import BrokerError, NamespaceNotFound, QueueNotFound
+from smista.errors import NamespaceNotFound, QueueInUse, QueueNotEmpty, QueueNotFound
 from smista.protocols.amqp import arguments, routing
 from smista.protocols.amqp.channel import bindings
 from smista.protocols.amqp.channel.bindings import check_not_default
 from smista.protocols.amqp.channel.exchanges import RESERVED
 from smista.protocols.amqp.client import Client
+from smista.protocols.amqp.errors import closing
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.methods import Method
 from smista.protocols.amqp.wire.replies import (
     ACCESS_REFUSED,
     NOT_FOUND,
     NOT_IMPLEMENTED,
-    PRECONDITION_FAILED,
     RESOURCE_LOCKED,
     ChannelClosing,
     ConnectionClosing,
@@ -82,10 +82,7 @@ class Queues:
             body_bytes_max=self._client.shared.settings.body_bytes_max,
         )
         declared = self._session.declare_queue(name, settings)
-        try:
-            number = declared.result() if declared.is_known else await declared
-        except BrokerError as error:
-            raise ChannelClosing(PRECONDITION_FAILED, str(error)) from None
+        number = declared.result() if declared.is_known else await declared
         if method.exclusive:
             # Before anybody else has a turn, where the queue is in this process.
             self._client.own(number)
@@ -118,7 +115,7 @@ class Queues:
         if not method.queue and not key:
             key = queue
         rule = bindings.rule(source, method.arguments)
-        await bindings.bind(self._session, Bind(method.exchange, queue, key=key, arguments=rule))
+        await self._session.run(Bind(method.exchange, queue, key=key, arguments=rule))
         return methods.QueueBindOk()
 
     async def unbind(self, method: methods.QueueUnbind) -> Method:
@@ -149,14 +146,15 @@ class Queues:
         where = f"queue '{queue}' in vhost '{self._session.namespace}'"
         if arguments.is_quorum(settings):
             _check_unconditional(where, method)
-        stats = await self._session.stats(queue)
-        if method.if_empty and stats.ready + stats.scheduled:
-            raise ChannelClosing(PRECONDITION_FAILED, f"{where} not empty")
-        if method.if_unused and stats.consumers:
-            raise ChannelClosing(PRECONDITION_FAILED, f"{where} in use")
-        self._client.disown(self._session.queue_number(queue))
-        await self._session.run(DeleteQueue(queue))
-        return methods.QueueDeleteOk(stats.ready)
+        number, (ready, _) = self._session.queue_number(queue), await self.counts(queue)
+        try:
+            await self._session.run(DeleteQueue(queue, method.if_empty, method.if_unused, waiting_only=True))
+        except QueueNotEmpty as error:
+            raise closing(error, f"{where} not empty") from None
+        except QueueInUse as error:
+            raise closing(error, f"{where} in use") from None
+        self._client.disown(number)
+        return methods.QueueDeleteOk(ready)
 
     # -- what is there ------------------------------------------------------------------------------------------------
 
@@ -175,8 +173,8 @@ class Queues:
     def _check_there(self, queue: str) -> None:
         try:
             self._check_access(queue)
-        except (QueueNotFound, NamespaceNotFound):
-            raise ChannelClosing(NOT_FOUND, f"no queue '{queue}' in vhost '{self._session.namespace}'") from None
+        except (QueueNotFound, NamespaceNotFound) as error:
+            raise closing(error, f"no queue '{queue}' in vhost '{self._session.namespace}'") from None
 
     async def counts(self, queue: str) -> tuple[int, int]:
         """How many messages are ready, and how many consumers there are: none in a queue that has gone meanwhile."""

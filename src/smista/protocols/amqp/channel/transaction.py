@@ -15,10 +15,10 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 
+from smista.protocols.amqp.channel.acknowledgements import Acknowledgements
 from smista.protocols.amqp.channel.outcomes import Outcomes
 from smista.protocols.amqp.channel.prepared import Prepared
 from smista.protocols.amqp.channel.publisher import Publisher
-from smista.protocols.amqp.channel.settling import Settling
 from smista.protocols.amqp.channel.target import Target
 from smista.protocols.amqp.channel.unacked import Settlement
 from smista.protocols.amqp.client import Client, Later
@@ -43,6 +43,7 @@ Settled = tuple[Settlement, dict[int, Receipt]]
 
 class Transaction:
     __slots__ = (
+        "_acknowledgements",
         "_client",
         "_kept_bytes",
         "_operation_count",
@@ -50,14 +51,15 @@ class Transaction:
         "_publisher",
         "_publishes",
         "_settlements",
-        "_settling",
     )
 
-    def __init__(self, client: Client, publisher: Publisher, outcomes: Outcomes, settling: Settling) -> None:
+    def __init__(
+        self, client: Client, publisher: Publisher, outcomes: Outcomes, acknowledgements: Acknowledgements
+    ) -> None:
         self._client = client
         self._publisher = publisher
         self._outcomes = outcomes
-        self._settling = settling
+        self._acknowledgements = acknowledgements
         self._publishes: list[Waiting] = []
         self._settlements: list[Settled] = []
         self._kept_bytes = 0
@@ -115,7 +117,7 @@ class Transaction:
 
     async def _put_back_in_slices(self, together: list[tuple[int, Receipt]]) -> None:
         async for some in self._client.service.fair_turns.slices(together, SLICE):
-            self._settling.unacked.put_back(some)
+            self._acknowledgements.unacked.put_back(some)
 
     def drop(self) -> None:
         """Roll back at once, however much it is: the channel closes."""
@@ -138,7 +140,7 @@ class Transaction:
                 await self._settle_all(settlements)
         finally:
             self._put_back(settlements)
-        await self._client.service.durable()
+        await self._client.unanswered.together()
         if self._outcomes.is_partial:
             raise ChannelClosing(PRECONDITION_FAILED, "partial tx completion")
 
@@ -167,7 +169,7 @@ class Transaction:
         count = 0
         while settlements:
             settlement, taken = settlements[0]
-            self._settling.settle(settlement, taken)
+            self._acknowledgements.settle(settlement, taken)
             await self._client.until_done()
             settlements.popleft()
             count += len(taken)
@@ -184,4 +186,4 @@ class Transaction:
 
     def _put_back(self, settlements: Iterable[Settled]) -> None:
         for _, taken in settlements:
-            self._settling.unacked.put_back(taken.items())
+            self._acknowledgements.unacked.put_back(taken.items())

@@ -164,8 +164,8 @@ class Ranges:
         self._lasts: list[int] = []
 
     def __contains__(self, number: int) -> bool:
-        place = bisect_right(self._firsts, number)
-        return place > 0 and number <= self._lasts[place - 1]
+        index = bisect_right(self._firsts, number)
+        return index > 0 and number <= self._lasts[index - 1]
 
     def __len__(self) -> int:
         return len(self._firsts)
@@ -174,19 +174,19 @@ class Ranges:
         if number in self:
             return
         firsts, lasts = self._firsts, self._lasts
-        place = bisect_right(firsts, number)
-        is_next = place > 0 and lasts[place - 1] == number - 1
-        is_before = place < len(firsts) and firsts[place] == number + 1
+        index = bisect_right(firsts, number)
+        is_next = index > 0 and lasts[index - 1] == number - 1
+        is_before = index < len(firsts) and firsts[index] == number + 1
         if is_next and is_before:
-            lasts[place - 1] = lasts.pop(place)
-            del firsts[place]
+            lasts[index - 1] = lasts.pop(index)
+            del firsts[index]
         elif is_next:
-            lasts[place - 1] = number
+            lasts[index - 1] = number
         elif is_before:
-            firsts[place] = number
+            firsts[index] = number
         else:
-            firsts.insert(place, number)
-            lasts.insert(place, number)
+            firsts.insert(index, number)
+            lasts.insert(index, number)
             if len(firsts) > RANGES_MAX:
                 del firsts[1], lasts[0]
 

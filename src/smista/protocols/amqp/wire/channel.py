@@ -48,7 +48,7 @@ class ChannelEvents(Protocol):
     def publish(self, target: Target, prepared: Prepared, bodies: list[bytes]) -> None:
         """The message is whole; or several are, which came together and differ in their bodies only."""
 
-    def count_at_once(self, target: Target, prepared: Prepared) -> int:
+    def count_per_step(self, target: Target, prepared: Prepared) -> int:
         """How many messages like this one may come in one `publish`."""
 
     def acknowledge(self, tag: int, multiple: bool) -> None:

@@ -43,7 +43,7 @@ _PROPERTIES = (
     ("app_id", "short_string"),
     ("cluster_id", "short_string"),
 )
-_FLAGS = {name: 1 << (15 - place) for place, (name, _) in enumerate(_PROPERTIES)}
+_FLAGS = {name: 1 << (15 - index) for index, (name, _) in enumerate(_PROPERTIES)}
 
 
 class BasicProperties(msgspec.Struct, kw_only=True):

@@ -144,7 +144,7 @@ class Scanner:
         size_max = min(self.frame_max, self.body_bytes_max)
         if not pattern.fits(data, position, size_max):
             return position
-        limit = channel.events.count_at_once(pattern.target, pattern.prepared)
+        limit = channel.events.count_per_step(pattern.target, pattern.prepared)
         bodies, position = pattern.match(data, position, size_max, limit)
         if bodies:
             self.work += LOOKED_AT_EVERY

@@ -24,7 +24,7 @@ class Postponed(Protocol):
     def settle(self, settlement: Settlement, taken: dict[int, Receipt]) -> None: ...
 
 
-class Settling:
+class Acknowledgements:
     __slots__ = ("_channel", "_client", "shared", "transaction", "unacked")
 
     def __init__(self, client: Client, channel: ChannelState) -> None:
@@ -81,7 +81,9 @@ class Settling:
             if reply is not None and not channel.is_closing:
                 channel.send(reply)
 
-        client.do_first(self._submit(settlement, receipts), settled)
+        ticket = self._submit(settlement, receipts)
+        client.unanswered.add(ticket)
+        client.do_first(ticket, settled)
 
     def _submit(self, settlement: Settlement, receipts: Sequence[Receipt]) -> Ticket[object]:
         session = self._client.session
