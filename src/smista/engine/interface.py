@@ -205,7 +205,13 @@ class Declaring(Protocol):
     ) -> QueueSettings: ...
 
     async def delete_queue(
-        self, name: str, *, if_empty: bool = False, if_unused: bool = False, namespace: str = DEFAULT_NAMESPACE
+        self,
+        name: str,
+        *,
+        if_empty: bool = False,
+        if_unused: bool = False,
+        waiting_only: bool = False,
+        namespace: str = DEFAULT_NAMESPACE,
     ) -> int: ...
 
     def delete_queue_now(self, number: int, *, if_no_subscriptions: bool = False) -> object: ...

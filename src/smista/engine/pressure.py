@@ -137,6 +137,9 @@ class Pressure:
 
 
 def _cure(held: Held) -> str:
-    if held.going_out > max(held.messages, held.remembered_ids):
+    others = max(held.messages, held.remembered_ids)
+    if held.going_out > others:
         return "Those who do not read are cut off in a while: try again then, or raise the limit."
+    if held.coming_in > others:
+        return "Try again when that is whole, or given up, or raise the limit."
     return "Consume or purge what is queued, shorten dedup_window_ms, or raise the limit."

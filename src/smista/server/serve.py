@@ -30,6 +30,7 @@ from smista.protocols.http.access import Access
 from smista.protocols.http.app import HttpApp
 from smista.protocols.sqs.app import SqsApp
 from smista.protocols.sqs.limits import SqsSettings
+from smista.protocols.stalled import StalledPeers
 from smista.protocols.turns import Turns
 from smista.server import descriptors, logs
 from smista.server.collecting import Collecting
@@ -91,6 +92,7 @@ class Server:
             ),
         )
         self._turns = Turns()
+        self._stalled = StalledPeers()
         self._http_app.sqs = self._sqs = SqsApp(self._sqs_settings())
 
     async def run(self) -> int:
@@ -101,7 +103,7 @@ class Server:
             listen(settings.host, settings.http_port, HTTP_FLAG) as listener,
             listen(settings.host, settings.amqp_port, AMQP_FLAG) as amqp_listener,
         ):
-            http = HttpServer(self._http_app, settings, self._turns, self._places)
+            http = HttpServer(self._http_app, settings, self._turns, self._places, self._stalled)
             try:
                 await http.start(listener)
                 broker = await self._recover()
@@ -114,6 +116,7 @@ class Server:
                         await broker.close()
                     raise
                 # Before the last line, which says that it has stopped.
+                self._stalled.close()
                 self._http_app.close()
                 http.connections.close()
                 return await self._close(broker, code)
@@ -122,6 +125,7 @@ class Server:
                 await http.stop(at_once=True)
                 self._http_app.close()
                 http.connections.close()
+                self._stalled.close()
                 if self._stopping.is_set():
                     # The loop takes its handlers along, and a signal too many would then decide how the process ends.
                     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -137,11 +141,12 @@ class Server:
         service.count_in_memory(self._http_app.output_bytes, is_going_out=True)
         service.count_in_memory(lambda: http.connections.output_bytes, is_going_out=True)
         service.start()
-        amqp = AmqpServer(service, self._amqp_settings(), self._turns, self._places)
+        amqp = AmqpServer(service, self._amqp_settings(), self._turns, self._places, self._stalled)
         with beginning_to_accept(amqp_listener, AMQP_FLAG):
             amqp_server = await asyncio.get_running_loop().create_server(
                 amqp.make_protocol, sock=amqp_listener, backlog=BACKLOG
             )
+        self._stalled.begin(service)
         self.has_started = True
         exposed = is_exposed(listener)
         if exposed:

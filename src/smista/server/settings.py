@@ -73,8 +73,8 @@ class ServerSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_f
     header_timeout_s: Timeout = 10.0
     """How long the head of a request may take, from its first byte or from connecting; then it is answered 408."""
     body_timeout_s: Timeout = 30.0
-    """In every stretch this long, a body that is being sent has to grow by 1 KiB per second, or it is answered 408. A
-    reader has to take as much of what waits for it, or its connection is cut."""
+    """In every stretch this long, a body that is being sent has to grow by 1 KiB per second, or it is answered 408; so
+    has a message on a WebSocket. A reader has to take as much of what waits for it, or its connection is cut."""
     keep_alive_s: Timeout = 75.0
     """How long a connection may be idle between two requests."""
     output_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=1 << 40)] = 16 * MIB

@@ -19,16 +19,16 @@ class HeldBytes:
 class Held:
     """What one request or stream holds. `release` ends it."""
 
-    __slots__ = ("_all", "_count")
+    __slots__ = ("_all", "count")
 
     def __init__(self, together: HeldBytes) -> None:
         self._all = together
-        self._count = 0
+        self.count = 0
 
     def add(self, count: int) -> None:
-        self._count += count
+        self.count += count
         self._all.count += count
 
     def release(self) -> None:
-        self._all.count -= self._count
-        self._count = 0
+        self._all.count -= self.count
+        self.count = 0

@@ -18,6 +18,7 @@ from smista.protocols.amqp.users import principal_of
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.frames import METHOD
 from smista.protocols.amqp.wire.methods import Method
+from smista.protocols.stalled import StalledPeers
 from smista.protocols.turns import Turns
 from smista.service.service import Service
 from tests.engine.bench import SETTINGS, KeptLog
@@ -225,7 +226,10 @@ class Server:
             since_boot_ms=lambda: time.monotonic_ns() // 1_000_000 + self._passed_ms,
         )
         self.broker = await Broker.open(self.log, settings, clock=clock)
-        self.amqp = AmqpServer(Service(self.broker), amqp, Turns(self.clock), principal_of=principal_of)
+        self.stalled = StalledPeers()
+        service = Service(self.broker)
+        self.amqp = AmqpServer(service, amqp, Turns(self.clock), stalled=self.stalled, principal_of=principal_of)
+        self.stalled.begin(service)
         return self
 
     def pass_time(self, ms: int) -> None:
@@ -246,6 +250,7 @@ class Server:
         for connection in list(self.amqp.shared.connections):
             connection.abort()
         await self.amqp.drain()
+        self.stalled.close()
         await self.broker.close()
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from smista.engine import Publication
 from smista.errors import LowMemory
-from smista.protocols.amqp import non_readers
-from smista.protocols.amqp.progress import PROGRESS_BYTES_PER_S
+from smista.protocols.amqp.progress import SILENCE_S_MAX
 from smista.protocols.amqp.settings import AmqpSettings
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.frames import HEARTBEAT_FRAME
+from smista.protocols.stalled import PROGRESS_BYTES_PER_S
 from tests.engine.bench import SETTINGS
 from tests.protocols.amqp.in_process import Client, Server
 from tests.protocols.amqp.raw import on
@@ -60,7 +60,7 @@ def end_stretch(*clients: Client) -> None:
 
 def look(server: Server) -> None:
     server.broker._keeper._judge()
-    server.amqp.shared.non_readers._look_again()
+    server.stalled._look_again()
 
 
 # -- while there is memory --------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def look(server: Server) -> None:
 
 async def test_who_reads_nothing_and_says_nothing_is_left_alone_for_hours(server: Server) -> None:
     client = await stalled(server, 2 * MIB)
-    for _ in range(int(non_readers.SILENCE_S_MAX / STRETCH_S)):
+    for _ in range(int(SILENCE_S_MAX / STRETCH_S)):
         end_stretch(client)
         look(server)
         assert not client.wire.was_aborted
@@ -223,8 +223,9 @@ async def test_the_refusal_names_what_waits_to_be_read(server: Server) -> None:
 async def test_the_log_names_who_was_cut_off(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     client = await stalled(server, MEMORY_BYTES + 1)
     end_stretch(client)
-    with caplog.at_level(logging.INFO, "smista.amqp"):
+    with caplog.at_level(logging.INFO, "smista.stalled"):
         look(server)
-    [record] = [record for record in caplog.records if "does not read" in record.message]
-    assert f"{MEMORY_BYTES + 1} bytes wait" in record.message
-    assert vars(record)["fields"] == {"peer": "127.0.0.1:12345", "user": "guest", "vhost": "/"}
+        [record] = await until(lambda: [record for record in caplog.records if "stand still" in record.message])
+    assert "memory is low" in record.message
+    who = f"127.0.0.1:12345, user guest, vhost /, {MEMORY_BYTES + 1} bytes"
+    assert vars(record)["fields"] == {"count": 1, "clients": {who: 1}}

@@ -128,3 +128,16 @@ async def test_what_is_not_read_is_counted_and_bounded(broker: Broker) -> None:
     assert peer.waiting_count > 0
     assert 1 << 20 < peer.stream.output_bytes < (1 << 20) + (LONG_ANSWERS_MAX + 1) * 2 * page_bytes
     await peer.go()
+
+
+async def test_the_server_hears_that_messages_were_settled(broker: Broker) -> None:
+    """Those who settle are cut off last when memory is low."""
+    await fill(broker)
+    peer = Peer(broker)
+    peer.send("subscribe", queue="q", prefetch=1)
+    await peer.next()
+    [message] = (await peer.next())["messages"]
+    assert peer.stream._unseen.settled_at_s == float("-inf")
+    peer.send("ack", tags=[message["tag"]])
+    await until(lambda: peer.stream._unseen.settled_at_s > 0)
+    await peer.go()

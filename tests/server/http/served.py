@@ -17,6 +17,7 @@ from unittest import mock
 
 import uvloop
 
+from smista.protocols.stalled import StalledPeers
 from smista.server.http.connection import HttpConnection
 from smista.server.http.server import HttpServer
 from smista.server.http.websocket_connection import WebSocketConnection
@@ -56,7 +57,8 @@ class Served:
     def __init__(self, settings: ServerSettings) -> None:
         self.seen: list[str] = []
         self.opened = threading.Event()
-        self._server = HttpServer(self._application, settings)
+        self.stalled = StalledPeers()
+        self._server = HttpServer(self._application, settings, stalled=self.stalled)
         self.connections = self._server.connections
         self.connections._interval_s = SWEEP_S
         self._sweep_count = 0
@@ -111,6 +113,10 @@ class Served:
         self._loop.call_soon_threadsafe(call)
         self._loop.call_soon_threadsafe(done.set)
         assert done.wait(PATIENCE_S)
+
+    def make_room(self, bytes_max: int) -> None:
+        """As when memory is low: those who stand still may keep so much."""
+        self.on_loop(lambda: self.stalled.make_room(bytes_max))
 
     def begin_to_stop(self) -> None:
         """Stop in order, while whatever is under way may finish."""

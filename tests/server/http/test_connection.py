@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
+from smista.protocols.stalled import PROGRESS_BYTES_PER_S
 from smista.server.http.connection import HttpConnection
-from smista.server.http.output import PROGRESS_BYTES_PER_S
 from smista.server.http.requests import RequestReader
 from smista.server.settings import ServerSettings
 from tests.server.http.served import LOOP_FACTORIES, LoopFactory, Served

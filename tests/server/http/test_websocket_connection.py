@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from websockets.server import ServerProtocol
@@ -183,6 +184,61 @@ def test_a_frame_that_is_none_closes_the_websocket_with_1002(served: Served) -> 
         client.upgrade("/")
         client.send(b"\xff" * 20)
         assert close_code(client.frame()) == 1002
+
+
+BEGUN = frame(Opcode.BINARY, b"x" * 1_000, is_last=False)
+ONE_BYTE_MORE = frame(Opcode.CONTINUATION, b"x", is_last=False)
+PING = frame(Opcode.PING, b"ping")
+
+
+@pytest.mark.parametrize("begun", [BEGUN, BEGUN[:-1], BEGUN[:1]], ids=["message", "frame", "head of a frame"])
+def test_a_message_that_does_not_grow_does_not_hold_for_ever(served: Served, begun: bytes) -> None:
+    with served.connect() as client:
+        client.upgrade("/")
+        client.send(begun)
+        eventually(lambda: served.connections.kept_bytes)
+        served.pass_time_until(lambda: client.is_readable, step_s=DEADLINE_S / 10)
+        assert close_code(client.frame()) == 1008
+        eventually(lambda: served.connections.kept_bytes == 0)
+    eventually(lambda: served.seen == ["disconnect 1008"])
+
+
+def test_nor_does_one_that_hardly_grows(served: Served) -> None:
+    with served.connect() as client:
+        client.upgrade("/")
+        client.send(BEGUN)
+        while not client.is_readable:
+            client.send(ONE_BYTE_MORE)
+            served.pass_time(DEADLINE_S / 10)
+        assert close_code(client.frame()) == 1008
+
+
+def test_a_message_that_grows_steadily_may_take_longer_than_the_deadline(served: Served) -> None:
+    # In a third of a deadline comes a little more than has to.
+    piece = b"x" * 24_000
+    with served.connect() as client:
+        client.upgrade("/")
+        for number in range(4):
+            client.send(frame(Opcode.CONTINUATION if number else Opcode.BINARY, piece, is_last=False))
+            eventually(partial(has_come, served, (number + 1) * len(piece)))
+            served.pass_time(DEADLINE_S / 3)
+        client.send(frame(Opcode.CONTINUATION, b""))
+        assert client.frame() == (Opcode.BINARY, 4 * piece)
+
+
+def has_come(served: Served, count: int) -> bool:
+    return served.connections.kept_bytes == count
+
+
+@pytest.mark.parametrize("whole", [HELLO, PING], ids=["messages", "pings"])
+def test_who_has_always_just_begun_is_not_blamed(served: Served, whole: bytes) -> None:
+    with served.connect() as client:
+        client.upgrade("/")
+        client.send(whole[:3])
+        for _ in range(10):
+            served.pass_time(DEADLINE_S / 2)
+            client.send(whole[3:] + whole[:3])
+            assert client.frame()[0] is not Opcode.CLOSE
 
 
 def test_a_reader_that_stands_still_is_cut_off(served: Served) -> None:

@@ -27,7 +27,6 @@ from smista.protocols.amqp.errors import closing
 from smista.protocols.amqp.handler import Handler
 from smista.protocols.amqp.output import Output
 from smista.protocols.amqp.progress import Progress
-from smista.protocols.amqp.served import Reader
 from smista.protocols.amqp.shared import Shared
 from smista.protocols.amqp.times import Times
 from smista.protocols.amqp.waiting import Waiting
@@ -41,6 +40,7 @@ from smista.protocols.amqp.wire.replies import (
     LoginRefused,
 )
 from smista.protocols.faults import Faults
+from smista.protocols.stalled import Peer
 from smista.protocols.turns import Share
 
 logger = logging.getLogger("smista.amqp")
@@ -192,7 +192,7 @@ class AmqpAdapter(asyncio.Protocol):
             self._transport.resume_reading()
 
     @property
-    def reader(self) -> Reader:
+    def peer(self) -> Peer:
         return self.progress
 
     @property

@@ -8,7 +8,7 @@ So a consumer without a limit on a long queue takes the memory of its window and
 and asks and never reads an answer. Both stop short of a deadlock: a client that publishes and is slow to read what is
 delivered to it is still read from.
 
-What waits is memory that nobody else has, so it does not wait for ever: see `non_readers`.
+What waits is memory that nobody else has, so it does not wait for ever: see `smista.protocols.stalled`.
 """
 
 from __future__ import annotations

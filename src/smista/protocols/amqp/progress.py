@@ -1,31 +1,28 @@
 """How much a client takes of what waits for it: in stretches of `output_timeout_s`, as long as anything waits.
 
-What becomes of those that take nothing: see `non_readers`.
+What becomes of those that take nothing: see `smista.protocols.stalled`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 
-from smista.protocols.amqp import non_readers
 from smista.protocols.amqp.client import Client
 from smista.protocols.amqp.output import Output
+from smista.protocols.stalled import PROGRESS_BYTES_PER_S
 
-logger = logging.getLogger("smista.amqp")
-
-PROGRESS_BYTES_PER_S = 1024
-"""What has to be taken on average, as over HTTP."""
+SILENCE_S_MAX = 4 * 3600.0
+"""How long a client that agreed on no heartbeats may neither read nor say anything."""
 
 
 class Progress:
-    """The `Reader` at the other end of one connection."""
+    """The `Peer` at the other end of one connection."""
 
     __slots__ = (
         "_client",
         "_had_settled",
+        "_has_failed",
         "_loop",
-        "_non_readers",
         "_output",
         "_silent_stretches",
         "_taken_before",
@@ -38,14 +35,15 @@ class Progress:
         self._client = client
         self._output = output
         self._timeout_s = client.shared.settings.output_timeout_s
-        self._non_readers = client.shared.non_readers
         self._loop = asyncio.get_running_loop()
         self.has_come = False
         """Anything, since the stretch began that is not over."""
         self._silent_stretches = 0
         """In how many of them, one after the other, nothing came and hardly anything was taken."""
+        self._has_failed = False
+        """To take enough, in the stretch before ..."""
         self._had_settled = False
-        """In the stretch before."""
+        """... and whether it settled any message in that one."""
         self._taken_before = 0
         """How much had been taken when it began."""
         self._timer: asyncio.TimerHandle | None = None
@@ -56,7 +54,7 @@ class Progress:
         return self._timer is not None
 
     def watch(self) -> None:
-        if self._timer is None and self.output_bytes and not self._client.connection.is_over:
+        if self._timer is None and self.waiting_bytes and not self._client.connection.is_over:
             self._begin_stretch()
 
     def stop(self) -> None:
@@ -64,16 +62,21 @@ class Progress:
             self._timer.cancel()
             self._timer = None
         self._silent_stretches = 0
-        self._non_readers.discard(self)
+        self._has_failed = False
 
     @property
-    def output_bytes(self) -> int:
+    def waiting_bytes(self) -> int:
         return self._output.all_bytes
 
     @property
     def has_taken_enough(self) -> bool:
         """In the stretch that has begun last, for all of it."""
         return self._output.taken_bytes - self._taken_before >= PROGRESS_BYTES_PER_S * self._timeout_s
+
+    def is_stalled(self) -> bool:
+        self.watch()
+        # Whoever has read since goes on, though its stretch is not over.
+        return self._has_failed and not self.has_taken_enough
 
     @property
     def has_settled(self) -> bool:
@@ -90,19 +93,19 @@ class Progress:
 
     def end_stretch(self) -> None:
         """A stretch is over: has enough been taken?"""
-        if not self.output_bytes:
+        if not self.waiting_bytes:
             self.stop()
             return
         if self.has_taken_enough:
             self._silent_stretches = 0
-            self._non_readers.discard(self)
+            self._has_failed = False
         else:
             self._silent_stretches = self._silent_stretches + 1 if self._is_silent else 0
             silent_s = self._silent_stretches * self._timeout_s
             if silent_s >= self._patience_s:
-                self.cut_off(f"it neither read nor sent anything for {silent_s:g} s")
+                self.drop(f"they neither read nor sent anything for {silent_s:g} s")
                 return
-            self._non_readers.add(self)
+            self._has_failed = True
         self._begin_stretch()
 
     @property
@@ -116,14 +119,13 @@ class Progress:
     def _patience_s(self) -> float:
         """How long nothing may come from it, and hardly anything be taken."""
         heartbeat_s = self._client.connection.handshake.heartbeat_s
-        return 2 * heartbeat_s if heartbeat_s else non_readers.SILENCE_S_MAX
+        return 2 * heartbeat_s if heartbeat_s else SILENCE_S_MAX
 
-    def cut_off(self, why: str) -> None:
+    @property
+    def name(self) -> str:
         client = self._client
-        handshake = client.connection.handshake
-        logger.info(
-            "a client that does not read was cut off: %s",
-            why,
-            extra={"fields": {"peer": client.peer, "user": client.user, "vhost": handshake.vhost}},
-        )
-        client.driver.abort()
+        return f"{client.peer}, user {client.user}, vhost {client.connection.handshake.vhost}"
+
+    def drop(self, why: str) -> None:
+        self._client.shared.stalled.note(self, why)
+        self._client.driver.abort()

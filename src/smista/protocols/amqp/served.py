@@ -4,32 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-
-class Reader(Protocol):
-    """Who should read what waits for it: see `progress`."""
-
-    @property
-    def output_bytes(self) -> int:
-        """What has left the broker and waits to be taken."""
-
-    @property
-    def has_taken_enough(self) -> bool:
-        """Of that, lately."""
-
-    @property
-    def has_settled(self) -> bool:
-        """Any message lately."""
-
-    def watch(self) -> None:
-        """Measure from now on how much of what waits is taken, as long as anything waits."""
-
-    def cut_off(self, why: str) -> None:
-        """It does not read, and has to go."""
+from smista.protocols.stalled import Peer
 
 
 class ServedConnection(Protocol):
     @property
-    def reader(self) -> Reader: ...
+    def peer(self) -> Peer: ...
 
     @property
     def kept_bytes(self) -> int:

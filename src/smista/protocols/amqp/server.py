@@ -10,6 +10,7 @@ from smista.protocols.amqp.adapter import AmqpAdapter
 from smista.protocols.amqp.settings import AmqpSettings
 from smista.protocols.amqp.shared import PrincipalOf, Shared
 from smista.protocols.places import Places
+from smista.protocols.stalled import StalledPeers
 from smista.protocols.turns import Turns
 from smista.service.service import Service
 
@@ -25,12 +26,20 @@ class AmqpServer:
         settings: AmqpSettings | None = None,
         turns: Turns | None = None,
         places: Places | None = None,
+        stalled: StalledPeers | None = None,
         principal_of: PrincipalOf = users.principal_of,
     ) -> None:
         """`principal_of` says who a user is that has logged in, and so what it may do."""
         service.count_in_memory(self.kept_bytes)
         service.count_in_memory(self.output_bytes, is_going_out=True)
-        self.shared = Shared(service, settings or AmqpSettings(), turns or Turns(), places or Places(), principal_of)
+        self.shared = Shared(
+            service,
+            settings or AmqpSettings(),
+            turns or Turns(),
+            places or Places(),
+            stalled or StalledPeers(),
+            principal_of,
+        )
         self.shared.places.count(lambda: len(self.shared.connections))
 
     def make_protocol(self) -> AmqpAdapter:
@@ -42,7 +51,7 @@ class AmqpServer:
 
     def output_bytes(self) -> int:
         """What has left the broker and is not taken."""
-        return sum(connection.reader.output_bytes for connection in self.shared.connections)
+        return sum(connection.peer.waiting_bytes for connection in self.shared.connections)
 
     async def drain(self) -> None:
         """Tell every client that the broker is stopping, and wait until they are gone or had their time.

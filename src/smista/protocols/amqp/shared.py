@@ -9,13 +9,13 @@ from collections.abc import Callable
 from smista.errors import LowMemory
 from smista.protocols.amqp.leaving import Leaving
 from smista.protocols.amqp.leaving_queues import LeavingQueues
-from smista.protocols.amqp.non_readers import NonReaders
 from smista.protocols.amqp.reply_to import ReplyTo
 from smista.protocols.amqp.served import ServedConnection
 from smista.protocols.amqp.settings import AmqpSettings
 from smista.protocols.amqp.wire.channel import ChannelState
 from smista.protocols.places import Places
 from smista.protocols.refusing import Refusing
+from smista.protocols.stalled import StalledPeers
 from smista.protocols.turns import Turns
 from smista.service.principal import Principal
 from smista.service.service import Service
@@ -34,6 +34,7 @@ class Shared:
         settings: AmqpSettings,
         turns: Turns,
         places: Places,
+        stalled: StalledPeers,
         principal_of: PrincipalOf,
     ) -> None:
         self.service = service
@@ -43,7 +44,8 @@ class Shared:
         self.places = places
         self.connections: set[ServedConnection] = set()
         self.all_left = asyncio.Event()
-        self.non_readers = NonReaders(service, self.connections)
+        self.stalled = stalled
+        stalled.look_at(lambda: [connection.peer for connection in self.connections])
         self.queues = LeavingQueues(service)
         self.leaving_channels = Leaving(service, ChannelState.end)
         self.reply_to = ReplyTo()
@@ -74,7 +76,6 @@ class Shared:
     def close(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
-        self.non_readers.close()
         for lines in (self.refusing, self.refusing_logins, self.closing, self.closing_channels):
             lines.close()
 

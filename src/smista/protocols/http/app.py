@@ -27,7 +27,8 @@ from smista.protocols.http.formats import JSON, MESSAGE_PACK, Format
 from smista.protocols.http.negotiation import answer_format, format_of, request_format
 from smista.protocols.http.requests import Requests
 from smista.protocols.http.stream import Stream
-from smista.protocols.web.asgi import HELD, Disconnected, Receive, Scope, Send, header, respond
+from smista.protocols.stalled import Unseen
+from smista.protocols.web.asgi import HELD, UNSEEN, Disconnected, Receive, Scope, Send, header, respond
 from smista.service.held import Held, HeldBytes
 from smista.service.principal import anyone
 from smista.service.service import Service
@@ -242,6 +243,7 @@ class HttpApp:
             return
         await send({"type": "websocket.accept", "subprotocol": chosen, "headers": self._accepted_headers})
         held = Held(self._held)
+        unseen: Unseen = scope.get(UNSEEN) or Unseen()
         stream = Stream(
             service,
             anyone("http", _peer(scope)),
@@ -250,12 +252,15 @@ class HttpApp:
             send,
             output_bytes_max=self._output_bytes_max,
             held=held,
+            unseen=unseen,
         )
+        unseen.unwritten_bytes = lambda: stream.output_bytes
         self._streams.add(stream)
         try:
             await stream.run()
         finally:
             self._streams.discard(stream)
+            unseen.forget()
             held.release()
 
     def _choose_subprotocol(self, scope: Scope) -> str | None:

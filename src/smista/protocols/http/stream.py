@@ -56,6 +56,7 @@ from smista.protocols.http.stream_frames import (
 )
 from smista.protocols.http.stream_subscriptions import Subscriptions
 from smista.protocols.http.stream_waiting import Waiting
+from smista.protocols.stalled import Unseen
 from smista.protocols.web.asgi import Event, Receive, Send
 from smista.service.held import Held, HeldBytes
 from smista.service.principal import Principal
@@ -127,9 +128,12 @@ class Stream:
         *,
         output_bytes_max: int,
         held: Held | None = None,
+        unseen: Unseen | None = None,
     ) -> None:
-        """`held` counts the arrays that are under way, and is released by who gives it."""
+        """`held` counts the arrays that are under way, and is released by who gives it. `unseen` knows what is
+        settled."""
         self._held = held or Held(HeldBytes())
+        self._unseen = unseen or Unseen()
         self._service = service
         self._principal = principal
         self._calls: dict[str, Call] = {}
@@ -410,6 +414,8 @@ class Stream:
             return self._waiting.cancel(own)
         if isinstance(own, Subscribe) and self._closing is not None:
             raise BrokerClosed("The broker is stopping; subscribe again in a moment.")
+        if request.command in _SETTLING_COMMANDS:
+            self._unseen.settled_at_s = asyncio.get_running_loop().time()
         return await self._subscriptions.carry_out(own)
 
     def _new_call(self, namespace: str, begun: Begun | None) -> Call:

@@ -20,7 +20,9 @@ Send = Callable[[Event], Awaitable[None]]
 
 T = TypeVar("T")
 HELD = "smista.held"
-"""Where a scope has what its request holds."""
+"""Where a scope has what its request holds ..."""
+UNSEEN = "smista.unseen"
+"""... and that of a WebSocket what its server does not see, see `smista.protocols.stalled`."""
 
 PIECE_BYTES = 1 << 20
 """So much of an answer is given to a connection at a time: the next piece when it has taken that."""

@@ -17,13 +17,13 @@ import os
 import socket
 from collections import deque
 
+from smista.protocols.web.asgi import HELD
 from smista.server.http import refusals
 from smista.server.http.connections import CHECK_AGAIN_S
 from smista.server.http.context import Context
 from smista.server.http.exchange import Exchange
 from smista.server.http.gathering import GatheringTransport
 from smista.server.http.open_connection import OpenConnection
-from smista.server.http.output import PROGRESS_BYTES_PER_S
 from smista.server.http.refusals import Refusal
 from smista.server.http.requests import BODY, END, HEAD, Event, Handshake, Request, RequestReader
 from smista.server.http.websocket_connection import WebSocketConnection
@@ -51,8 +51,6 @@ class HttpConnection(OpenConnection):
         """To be answered when the requests before it have been."""
         self._timed_step = 0
         """Of the reader: the one whose deadline `check_at` is."""
-        self._window_bytes = 0
-        """How long the body was when the present stretch of `body_timeout_s` began."""
 
     # -- the connection -----------------------------------------------------------------------------------------------
 
@@ -287,7 +285,7 @@ class HttpConnection(OpenConnection):
             self.check_at = now + settings.header_timeout_s
         elif self.reading is not None:
             self.check_at = now + self._stretch_s
-            self._window_bytes = reader.body_bytes
+            self.coming.begin(now, reader.body_bytes)
         elif self.is_answering:
             self.check_at = now + CHECK_AGAIN_S
         else:
@@ -318,13 +316,26 @@ class HttpConnection(OpenConnection):
             self._refuse(refusals.header_too_slow(timeout_s))
 
     def _check_body(self, now: float) -> None:
-        assert self.reading is not None
-        stretch_s = self._stretch_s
-        is_our_delay = self.flow.was_paused_since(now - stretch_s) or self.reading.waits_for_continue
-        if is_our_delay or self.reader.body_bytes - self._window_bytes >= PROGRESS_BYTES_PER_S * stretch_s:
-            self._set_check_at()
+        if self.is_coming_too_slowly(now):
+            self._refuse(refusals.STOPPING if self.is_hurried else refusals.body_too_slow(self._stretch_s))
         else:
-            self._refuse(refusals.STOPPING if self.is_hurried else refusals.body_too_slow(stretch_s))
+            self._set_check_at()
+
+    @property
+    def coming_bytes(self) -> int | None:
+        return None if self.reading is None else self.reader.body_bytes
+
+    def was_held_up_since(self, instant: float) -> bool:
+        waits = self.reading is not None and self.reading.waits_for_continue
+        return waits or super().was_held_up_since(instant)
+
+    def give_up_input(self) -> None:
+        self._refuse(refusals.BODY_GIVEN_UP)
+
+    @property
+    def waiting_bytes(self) -> int:
+        held = None if self.reading is None else self.reading.scope.get(HELD)
+        return self.output_bytes + (0 if held is None else held.count)
 
     def resume_writing(self) -> None:
         super().resume_writing()

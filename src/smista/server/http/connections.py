@@ -14,6 +14,7 @@ from typing import Protocol
 
 from smista.protocols.places import Places
 from smista.protocols.refusing import Refusing
+from smista.protocols.stalled import Peer
 from smista.server.http.refusals import Refusal, no_place, too_many_connections
 from smista.server.logs import fields
 from smista.server.settings import ServerSettings
@@ -38,7 +39,7 @@ class Reader(Protocol):
         """What waits for its reader: what was written, and the answer of which that is a piece."""
 
 
-class Connection(Reader, Protocol):
+class Connection(Reader, Peer, Protocol):
     check_at: float
     """When to check it next, in the loop's time."""
 

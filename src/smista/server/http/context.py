@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from smista.protocols.faults import Faults
 from smista.protocols.http.access import SECURITY_HEADERS
 from smista.protocols.places import Places
+from smista.protocols.stalled import StalledPeers
 from smista.protocols.turns import Turns
 from smista.server.http.connections import Connections
 from smista.server.http.responses import StandardHeaders
@@ -31,11 +32,20 @@ class Work(Protocol):
 
 
 class Context:
-    def __init__(self, application: Application, settings: ServerSettings, turns: Turns, places: Places) -> None:
+    def __init__(
+        self,
+        application: Application,
+        settings: ServerSettings,
+        turns: Turns,
+        places: Places,
+        stalled: StalledPeers,
+    ) -> None:
         self.application = application
         self.settings = settings
         self.turns = turns
         self.connections = Connections(settings, places)
+        self.stalled = stalled
+        stalled.look_at(self.connections.all)
         self.standard = StandardHeaders(SECURITY_HEADERS)
         self.faults = Faults(logger)
         self.is_stopping = False

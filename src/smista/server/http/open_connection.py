@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from smista.protocols.stalled import Stretch
 from smista.server.http.connections import LINGER_S, STOPPING_LINGER_S
 from smista.server.http.context import Context
 from smista.server.http.flow import Flow
@@ -11,6 +12,9 @@ from smista.server.http.gathering import GatheringTransport
 from smista.server.http.intake import Intake
 from smista.server.http.output import Output
 from smista.server.http.refusals import Refusal
+
+NOT_READ = "they read less than 1 KiB per second"
+"""Why most of them are cut off."""
 
 
 class OpenConnection(asyncio.Protocol):
@@ -27,6 +31,8 @@ class OpenConnection(asyncio.Protocol):
         self.is_hurried = False
         """The server stops: who sends or reads may not stand still for long."""
         self.check_at = 0.0
+        self.coming = Stretch()
+        """Of what the peer is sending and has not ended."""
 
     def attach(self, transport: GatheringTransport) -> None:
         """What comes on this transport goes to `take`, piece by piece."""
@@ -89,12 +95,65 @@ class OpenConnection(asyncio.Protocol):
             self.check_progress(now)
             return
         if self.output.is_stalled(now):
-            self.transport.abort()
+            self.drop(NOT_READ)
         self.check_at = self.output.check_at
 
     def check_progress(self, now: float) -> None:
         """As `check`, where the peer takes what is written."""
         raise NotImplementedError
+
+    # -- who stands still ---------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return "somebody" if self.client is None else f"{self.client[0]}:{self.client[1]}"
+
+    @property
+    def has_settled(self) -> bool:
+        return False
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self.output_bytes
+
+    def is_stalled(self) -> bool:
+        now = self.loop.time()
+        if self.flow.is_write_paused and self.output.is_stalled_lately(now):
+            return True
+        count = self.coming_bytes
+        if count is None or self.is_ending:
+            return False
+        if self.was_held_up_since(self.coming.recent_since):
+            self.coming.begin_recent(now, count)
+        return self.coming.is_too_little_lately(now, count)
+
+    @property
+    def coming_bytes(self) -> int | None:
+        """How much has come of what the peer sends and has not ended; None where it has."""
+        raise NotImplementedError
+
+    def was_held_up_since(self, instant: float) -> bool:
+        """Whether the peer could not go on with that at any time since then, for a reason that is ours."""
+        return self.flow.was_paused_since(instant)
+
+    def is_coming_too_slowly(self, now: float) -> bool:
+        count = self.coming_bytes
+        if count is None or self.was_held_up_since(self.coming.since):
+            return False
+        return self.coming.is_too_little(now, count)
+
+    def drop(self, why: str) -> None:
+        self.context.stalled.note(self, why)
+        if self.flow.is_write_paused:
+            self.transport.abort()
+        else:
+            self.give_up_input()
+
+    def give_up_input(self) -> None:
+        """Memory is low: refuse what the peer has not ended."""
+        raise NotImplementedError
+
+    # -- writing ------------------------------------------------------------------------------------------------------
 
     @property
     def output_bytes(self) -> int:

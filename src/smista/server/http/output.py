@@ -1,25 +1,22 @@
-"""Whether the reader of a connection takes what waits for it. Only asked while there is too much to write on."""
+"""Whether the reader of a connection takes what waits for it. Only asked while there is too much to write on.
+
+What becomes of those that do not: see `smista.protocols.stalled`.
+"""
 
 from __future__ import annotations
 
+from smista.protocols.stalled import STALL_S, Stretch
 from smista.server.http.gathering import GatheringTransport
 from smista.server.settings import ServerSettings
 
-PROGRESS_BYTES_PER_S = 1024
-"""What a sender or reader that others wait for has to manage on average."""
-STALL_S = 5.0
-"""How long a reader may stand still while more than `output_bytes_max` waits for it, and a reader or sender while the
-server stops."""
-
 
 class Output:
-    __slots__ = ("_is_hurried", "_settings", "_since", "_transport", "_waiting_bytes", "check_at")
+    __slots__ = ("_is_hurried", "_settings", "_stretch", "_transport", "check_at")
 
     def __init__(self, transport: GatheringTransport, settings: ServerSettings) -> None:
         self._transport = transport
         self._settings = settings
-        self._since = 0.0
-        self._waiting_bytes = 0
+        self._stretch = Stretch()
         self._is_hurried = False
         self.check_at = 0.0
         """When to ask `is_stalled` next."""
@@ -30,8 +27,7 @@ class Output:
 
     def watch(self, now: float) -> None:
         """Begin to measure: from here on the reader has to take something."""
-        self._since = now
-        self._waiting_bytes = self._transport.get_write_buffer_size()
+        self._stretch.begin(now, self._moved_bytes)
         self.check_at = now + self.stretch_s
 
     @property
@@ -48,8 +44,15 @@ class Output:
         """Whether too little was taken in the stretch that ends now; if not, a new one begins."""
         if now < self.check_at:
             return False
-        taken_bytes = self._waiting_bytes - self._transport.get_write_buffer_size()
-        if taken_bytes < PROGRESS_BYTES_PER_S * (now - self._since):
+        if self._stretch.is_too_little(now, self._moved_bytes):
             return True
         self.watch(now)
         return False
+
+    def is_stalled_lately(self, now: float) -> bool:
+        return self._stretch.is_too_little_lately(now, self._moved_bytes)
+
+    @property
+    def _moved_bytes(self) -> int:
+        # Nothing is written meanwhile, so what waits only gets less.
+        return -self._transport.get_write_buffer_size()

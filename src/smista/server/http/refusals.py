@@ -62,6 +62,11 @@ CUT_OFF = Refusal(
     "outcome_unknown",
     "The broker stopped before this was done, so it may or may not be; repeat it under the same deduplication id.",
 )
+BODY_GIVEN_UP = Refusal(
+    HTTPStatus.REQUEST_TIMEOUT,
+    "request_timeout",
+    "Memory is low, and the body hardly grew; nothing was done. Send it again, at least 1 KiB per second.",
+)
 
 
 def too_many_connections(connections_max: int) -> Refusal:

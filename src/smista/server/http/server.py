@@ -11,6 +11,7 @@ import logging
 import socket
 
 from smista.protocols.places import Places
+from smista.protocols.stalled import StalledPeers
 from smista.protocols.turns import Turns
 from smista.server.http.connection import HttpConnection
 from smista.server.http.context import Application, Context
@@ -34,8 +35,9 @@ class HttpServer:
         settings: ServerSettings,
         turns: Turns | None = None,
         places: Places | None = None,
+        stalled: StalledPeers | None = None,
     ) -> None:
-        self._context = Context(application, settings, turns or Turns(), places or Places())
+        self._context = Context(application, settings, turns or Turns(), places or Places(), stalled or StalledPeers())
         self.connections = self._context.connections
         self._drain_timeout_s = settings.drain_timeout_s
         self._server: asyncio.Server | None = None

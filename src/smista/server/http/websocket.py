@@ -54,6 +54,8 @@ class WebSocket:
         """To a handshake that can be accepted."""
         self._has_closed = False
         """Whether it was we who closed."""
+        self.step = 0
+        """Grows whenever a message begins that comes in fragments, and whenever something is whole."""
         self._partial = PartialFrame()
         self._fragments: list[bytes] = []
         self._fragment_bytes = 0
@@ -62,6 +64,9 @@ class WebSocket:
     def forget(self) -> None:
         """It will not be used any more. Its protocol is of objects that hold each other."""
         vars(self._protocol).clear()
+        self._partial = PartialFrame()
+        self._fragments = []
+        self._fragment_bytes = 0
 
     @property
     def kept_bytes(self) -> int:
@@ -117,6 +122,13 @@ class WebSocket:
         return events
 
     def _read(self, frame: Frame) -> Event | None:
+        was_whole = not self._fragments
+        event = self._put_together(frame)
+        if was_whole or not self._fragments:
+            self.step += 1
+        return event
+
+    def _put_together(self, frame: Frame) -> Event | None:
         opcode = frame.opcode
         if opcode is Opcode.PING:
             return None  # the answer is in the output

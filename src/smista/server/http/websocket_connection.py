@@ -18,6 +18,8 @@ from collections import deque
 
 from websockets.frames import CloseCode
 
+from smista.protocols.stalled import Unseen
+from smista.protocols.web.asgi import UNSEEN
 from smista.server.http import refusals
 from smista.server.http.connections import CHECK_AGAIN_S
 from smista.server.http.context import Context, Event, Scope
@@ -56,6 +58,9 @@ class WebSocketConnection(OpenConnection):
         self._inbox_bytes = 0
         self._kept_bytes = 0
         """What counts of all that has come and the application has not taken."""
+        self._coming_step: int | None = None
+        """Of the WebSocket when what comes began, which is not whole; None while there is nothing."""
+        self._unseen = Unseen()
         self._news: asyncio.Future[None] | None = None
         self._response: ResponseWriter | None = None
         """To a handshake that is not accepted."""
@@ -90,6 +95,7 @@ class WebSocketConnection(OpenConnection):
             "query_string": request.query,
             "headers": request.headers,
             "subprotocols": [offer.strip() for line in offers for offer in line.split(",")],
+            UNSEEN: self._unseen,
         }
         self._put({"type": "websocket.connect"})
         self.context.works.add(self)
@@ -117,12 +123,16 @@ class WebSocketConnection(OpenConnection):
                 self._pong(event.payload)
             elif not self._is_closing:
                 self._deliver(event)
-        if self._is_lost or self.transport.is_closing():
+        if self._is_gone():
             return
         if self._write_output() and self.output.is_over:
             # It pings and does not read.
             self.transport.abort()
         self._count()
+
+    def _is_gone(self) -> bool:
+        """Whether there is nobody to talk to any more."""
+        return self._is_lost or self.is_ending or self.transport.is_closing()
 
     def plain_bytes(self) -> int:
         return self._websocket.plain_bytes
@@ -152,8 +162,15 @@ class WebSocketConnection(OpenConnection):
             self.transport.close()
 
     def _count(self) -> None:
-        """What has come in and the application has not taken takes memory."""
-        self._keep(self._websocket.kept_bytes + self._inbox_bytes)
+        """What has come in and the application has not taken takes memory, and may not be left unfinished for ever."""
+        websocket = self._websocket
+        kept_bytes = websocket.kept_bytes
+        self._keep(kept_bytes + self._inbox_bytes)
+        if not kept_bytes:
+            self._coming_step = None
+        elif self._coming_step != websocket.step:
+            self._coming_step = websocket.step
+            self._begin_stretch(0)
 
     def _keep(self, count: int) -> None:
         self.context.connections.kept_bytes += count - self._kept_bytes
@@ -267,6 +284,9 @@ class WebSocketConnection(OpenConnection):
     def end(self) -> None:
         self._is_closing = True
         super().end()
+        # What has come is of no use to anybody, and the peer may take its time to be gone.
+        self._websocket.forget()
+        self._count()
 
     def shut_down(self) -> None:
         """The application has its own way to hear of it, and closes when it has finished what is under way."""
@@ -290,11 +310,50 @@ class WebSocketConnection(OpenConnection):
             self.transport.close()
         else:
             self.check_at = now + CHECK_AGAIN_S
+            self._check_message(now)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         patience_s = self.linger_s if self.is_ending else CLOSE_S if self._is_closing else CHECK_AGAIN_S
         self.check_at = self.loop.time() + patience_s
+
+    # -- what is not whole --------------------------------------------------------------------------------------------
+
+    def _begin_stretch(self, count: int) -> None:
+        """`count` has come before it."""
+        now = self.loop.time()
+        self.coming.begin(now, count)
+        self.check_at = min(self.check_at, now + self.context.settings.body_timeout_s)
+
+    def _check_message(self, now: float) -> None:
+        if self._coming_step is None:
+            return
+        timeout_s = self.context.settings.body_timeout_s
+        if now < self.coming.since + timeout_s:
+            self.check_at = min(self.check_at, self.coming.since + timeout_s)
+        elif self.is_coming_too_slowly(now):
+            self.context.stalled.note(self, f"what they began to send hardly grew for {timeout_s:g} s")
+            reason = f"what was begun hardly grew for {timeout_s:g} s; send at least 1 KiB per second"
+            self._closed(self._websocket.fail(CloseCode.POLICY_VIOLATION, reason))
+        else:
+            self._begin_stretch(self._websocket.kept_bytes)
+
+    @property
+    def coming_bytes(self) -> int | None:
+        return None if self._coming_step is None or self._is_closing else self._websocket.kept_bytes
+
+    def give_up_input(self) -> None:
+        reason = "memory is low, and what was begun hardly grew; send it again, at least 1 KiB per second"
+        self._closed(self._websocket.fail(CloseCode.TRY_AGAIN_LATER, reason))
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self.output_bytes + self._unseen.unwritten_bytes() + self._kept_bytes
+
+    @property
+    def has_settled(self) -> bool:
+        lately_s = 2 * self.context.settings.body_timeout_s
+        return self.loop.time() - self._unseen.settled_at_s < lately_s
 
     # -- pings --------------------------------------------------------------------------------------------------------
 
