@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from smista.engine import Publication, QueueSettings
+from smista.engine.publishing import Publishing
 from smista.errors import OutcomeUnknown
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.methods import Method
@@ -34,7 +35,8 @@ async def server() -> AsyncIterator[Server]:
 
 def put(server: Server, *queues: str, count: int = 1) -> None:
     for queue in queues:
-        server.broker.publishing.submit_alike(queue, [b"x"] * count, Publication(b"")).result()
+        # At once, whatever is late by now.
+        Publishing.submit_alike(server.broker.publishing, queue, [b"x"] * count, Publication(b"")).result()
 
 
 @pytest.fixture
