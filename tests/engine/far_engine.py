@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from smista.core.message import Publication, Receipt
+from smista.core.message import Alike, Publication, Receipt
 from smista.core.settling import Outcome
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine import Broker, Delivery, Published
@@ -74,10 +74,8 @@ class FarPublishing:
     ) -> Ticket[list[Published | BrokerError]]:
         return self._link.submit(lambda: self._near.submit(queue, publications, **options))
 
-    def submit_alike(
-        self, queue: str, bodies: Sequence[bytes], like: Publication, **options: Any
-    ) -> Ticket[list[tuple[int, BrokerError]]]:
-        return self._link.submit(lambda: self._near.submit_alike(queue, bodies, like, **options))
+    def submit_alike(self, queue: str, alike: Alike, **options: Any) -> Ticket[list[tuple[int, BrokerError]]]:
+        return self._link.submit(lambda: self._near.submit_alike(queue, alike, **options))
 
     def submit_to_queues(
         self, queues: Sequence[str], publication: Publication, **options: Any

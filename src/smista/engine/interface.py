@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from smista.core.message import Publication, Receipt
+from smista.core.message import Alike, Publication, Receipt
 from smista.core.settling import Outcome
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.catalog import Catalog
@@ -37,13 +37,7 @@ class Publishing(Protocol):
     ) -> Ticket[list[Published | BrokerError]]: ...
 
     def submit_alike(
-        self,
-        queue: str,
-        bodies: Sequence[bytes],
-        like: Publication,
-        *,
-        is_use: bool = True,
-        namespace: str = DEFAULT_NAMESPACE,
+        self, queue: str, alike: Alike, *, is_use: bool = True, namespace: str = DEFAULT_NAMESPACE
     ) -> Ticket[list[tuple[int, BrokerError]]]: ...
 
     def submit_to_queues(

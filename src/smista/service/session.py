@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from smista.core.counters import QueueStats
 from smista.core.exchanges import ExchangeSettings
-from smista.core.message import Message
+from smista.core.message import Alike, Message
 from smista.core.staging import Load
 from smista.engine import Broker, Delivery, Publication, Published, QueueSettings, Receipt
 from smista.engine.claim_rows import ClaimedRows
@@ -124,11 +124,9 @@ class Session:
         """Put what arrived together into a queue: per publication what became of it."""
         return self._broker.publishing.submit(queue, publications, is_use=is_use, namespace=self.namespace)
 
-    def submit_alike(
-        self, queue: str, bodies: Sequence[bytes], like: Publication, *, is_use: bool = True
-    ) -> Ticket[list[tuple[int, BrokerError]]]:
-        """The same for bodies that have all but themselves in common with `like`: which were refused, and why."""
-        return self._broker.publishing.submit_alike(queue, bodies, like, is_use=is_use, namespace=self.namespace)
+    def submit_alike(self, queue: str, alike: Alike, *, is_use: bool = True) -> Ticket[list[tuple[int, BrokerError]]]:
+        """The same for messages that are alike: which were refused, and why."""
+        return self._broker.publishing.submit_alike(queue, alike, is_use=is_use, namespace=self.namespace)
 
     def submit_to_queues(
         self, queues: Sequence[str], publication: Publication, *, is_use: bool = True
