@@ -9,12 +9,13 @@ import pytest
 
 from smista.core import fan_out, publishing
 from smista.core.journal import Journal
-from smista.core.message import Envelope, Message, Publication, State
+from smista.core.message import Alike, Envelope, Message, Publication, State
 from smista.core.publishing import Batch
 from smista.core.queue import Queue
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from smista.core.state import BrokerState
 from tests import snapshot
+from tests.alike import alike
 from tests.core.bench import START_MS, Bench
 
 _QUIET = ("has_body", "dying", "between", "forgotten", "queue_declared", "exchange_declared", "bound")
@@ -52,7 +53,7 @@ class Watching(Journal):
     def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
         self._check_unknown((queue, message) for message in messages)
 
-    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], bodies: Sequence[bytes], at_ms: int) -> None:
+    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], alike: Alike, at_ms: int) -> None:
         self._check_unknown((queue, message) for message in messages)
 
     def fanned_out(self, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:
@@ -74,7 +75,7 @@ def publish(*publications: Publication, batch: Batch | None = None) -> Publish:
 
 
 def publish_alike(bench: Bench) -> object:
-    return publishing.publish_alike(bench.state, bench.queue, BODIES, PLAIN[0], now_ms=START_MS)
+    return publishing.publish_alike(bench.state, bench.queue, alike(BODIES, PLAIN[0]), now_ms=START_MS)
 
 
 def publish_promised(bench: Bench) -> object:

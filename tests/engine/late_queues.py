@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from smista.core.message import Publication, Receipt
+from smista.core.message import Alike, Publication, Receipt
 from smista.engine import Broker
 from smista.engine.tickets import PendingTicket, Ticket
 
@@ -34,13 +34,15 @@ class LateQueues:
 
     def _of_queues(self, submit: Callable[..., Ticket[Any]]) -> Callable[..., Ticket[Any]]:
         def late(
-            queues: str | Sequence[str], some: Publication | Sequence[Publication | bytes], *like: Any, **options: Any
+            queues: str | Sequence[str], some: Publication | Sequence[Publication] | Alike, **options: Any
         ) -> Ticket[Any]:
-            done = submit(queues, some, *like, **options)
+            done = submit(queues, some, **options)
             if not {queues, *queues} & self._names:
                 return done
+            if isinstance(some, Alike):
+                return self._late(done, list(some.bodies))
             each = [some] if isinstance(some, Publication) else some
-            return self._late(done, [one if isinstance(one, bytes) else one.body for one in each])
+            return self._late(done, [one.body for one in each])
 
         return late
 

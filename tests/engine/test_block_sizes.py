@@ -16,6 +16,7 @@ from smista.engine import publishing as publishing_module
 from smista.engine import staging as staging_module
 from smista.engine.slices import STEP_BYTES_MAX
 from smista.log.errors import LogDropped
+from tests.alike import alike
 from tests.engine.bench import Bench, MemoryPlace, turns, until
 
 STEP = 20_000
@@ -92,7 +93,7 @@ async def test_bodies_published_alike(kept: Kept) -> None:
     await kept[0].declare("orders", QueueSettings(body_bytes_max=len(BODY)))
     bodies = [BODY] * COUNT
     bodies[7] = bodies[40] = BODY + b"too large"
-    refused = broker.publishing.submit_alike("orders", bodies, Publication(BODY)).result()
+    refused = broker.publishing.submit_alike("orders", alike(bodies)).result()
     assert [place for place, _ in refused] == [7, 40]
     await broker.durable()
     assert kept[0].counts()[0] == COUNT - 2

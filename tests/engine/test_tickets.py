@@ -27,6 +27,7 @@ from smista.errors import (
     QueueNotFound,
     StaleReceipt,
 )
+from tests.alike import alike
 from tests.engine.bench import Bench, MemoryPlace, turns, until
 from tests.engine.far_engine import far, losing_answers, losing_requests, near
 
@@ -182,7 +183,7 @@ async def test_each_publication_has_its_result(orders: Bench, where: Where) -> N
 @somewhere
 async def test_of_bodies_that_are_alike_those_that_were_refused_are_named(orders: Bench, where: Where) -> None:
     await orders.declare("small", QueueSettings(max_depth=1))
-    refused = await where(orders.broker).publishing.submit_alike("small", [b"a", b"b"], Publication(b""))
+    refused = await where(orders.broker).publishing.submit_alike("small", alike([b"a", b"b"]))
     [(place, error)] = refused
     assert place == 1
     assert isinstance(error, QueueFull)
@@ -205,7 +206,7 @@ async def test_one_error_goes_for_all_of_what_could_not_be_done(orders: Bench, w
     with pytest.raises(QueueNotFound):
         await engine.publishing.submit("nowhere", messages(b"x", b"y"))
     with pytest.raises(QueueNotFound):
-        await engine.publishing.submit_alike("nowhere", [b"x"], Publication(b""))
+        await engine.publishing.submit_alike("nowhere", alike([b"x"]))
     with pytest.raises(BrokerError, match="lease_ms"):
         await engine.settling.extend([], -1)
     orders.broker._keeper.pressure.refusal = LowMemory("low")

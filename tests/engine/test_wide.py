@@ -16,6 +16,7 @@ from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from smista.engine import Broker, Published
 from smista.engine.fair_turns import FairTurns
 from smista.errors import QueueDeleted, QueueFull, ReachTooWide
+from tests.alike import alike
 from tests.engine.bench import Bench, Consumer, MemoryPlace, stored, until
 
 WIDTH = 60
@@ -327,7 +328,7 @@ async def test_a_batch_that_may_not_wait_leaves_what_has_to_leave_to_later_turns
 ) -> None:
     await full(bench, "full", overflow)
     before = placed(bench.broker)
-    refused = bench.broker.publishing.submit_alike("full", [b"x"] * COUNT, Publication(b"")).result()
+    refused = bench.broker.publishing.submit_alike("full", alike([b"x"] * COUNT)).result()
     assert len(refused) == (0 if overflow is Overflow.DEAD_LETTER_OLDEST else COUNT)
     assert placed(bench.broker) - before <= COUNT + 3 * WIDTH
     assert await most_in_a_turn(bench.broker, asyncio.ensure_future(all_dead(bench))) == WIDTH
@@ -362,7 +363,7 @@ async def test_a_batch_that_may_not_wait_pushes_out_some_at_a_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await full_of_small_ones(bench, monkeypatch)
-    bench.broker.publishing.submit_alike("full", [one.body for one in LARGE], Publication(b"")).result()
+    bench.broker.publishing.submit_alike("full", alike([one.body for one in LARGE])).result()
     assert gone(bench.broker) <= 150
     work = asyncio.ensure_future(until(lambda: bench.counts("full") == (COUNT, 0, 0, 0)))
     assert await most_in_a_turn(bench.broker, work, gone) <= 150

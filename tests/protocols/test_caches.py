@@ -19,7 +19,7 @@ from smista.core.policies import Policy
 from smista.core.settings import QueueSettings
 from smista.core.state import BrokerState
 from smista.engine.fold import Fold
-from smista.protocols.amqp.channel.target import CACHED_PER_TARGET_MAX, Target, Targets
+from smista.protocols.amqp.channel.target import FORMS_MAX, Target, Targets
 from smista.protocols.amqp.client import Client
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.content import BasicProperties, write_properties
@@ -81,10 +81,14 @@ def fill_staged_envelopes(patch: pytest.MonkeyPatch, count: int) -> Sized:
 
 def fill_prepared(patch: pytest.MonkeyPatch, count: int) -> Sized:
     targets = Targets(cast(Client, SimpleNamespace(user="guest")))
-    target = Target(methods.BasicPublish(0, "", "q", False, False), cast(Route, None))
+    target = Target(
+        methods.BasicPublish(0, "", "q", False, False), cast(Route, SimpleNamespace(looks_at_headers=False))
+    )
     for number in range(count):
-        targets.prepare(target, write_properties(BasicProperties(priority=number)), None)
-    return target.prepared
+        for _ in range(2):  # at the second time it is worth it
+            targets.prepare(target, write_properties(BasicProperties(headers={"a": "x" * number})), None)
+    assert target.form_count == sum(map(len, target.prepared.values()))
+    return [each for some in target.prepared.values() for each in some]
 
 
 def fill_fitted(patch: pytest.MonkeyPatch, count: int) -> Sized:
@@ -98,7 +102,7 @@ BY_HAND: dict[str, tuple[Fill, int]] = {
     "Access._known_hosts": (fill_known_hosts, KNOWN_HOSTS_MAX),
     "Fold._envelopes": (fill_recovered_envelopes, ENTRIES_MAX),
     "_Maker._envelopes": (fill_staged_envelopes, ENTRIES_MAX),
-    "Target.prepared": (fill_prepared, CACHED_PER_TARGET_MAX),
+    "Target.prepared": (fill_prepared, FORMS_MAX),
     "Policy._fitted": (fill_fitted, policies._FITTED_MAX),
 }
 

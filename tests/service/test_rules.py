@@ -22,6 +22,7 @@ from smista.service.rules import Rule, needs, needs_nothing, rules_of
 from smista.service.service import Service
 from smista.service.session import LimitedSession, Session
 from smista.service.staging.files import Stage
+from tests.alike import alike
 from tests.bulk.fake_reader import FakeReader
 
 Granted = tuple[Permission, str | None, str | None]
@@ -82,7 +83,7 @@ CALLS: dict[str, Callable[[Session, Caller], Any]] = {
     "stage": lambda session, caller: session.stage(Stage("j", "1", 0, 0), chunks(), 1000, Held(HeldBytes())),
     "route": lambda session, caller: session.route(EXCHANGE, "").queues(Plain()),
     "submit": lambda session, caller: session.submit(ROUTED, [Publication(b"x")]),
-    "submit_alike": lambda session, caller: session.submit_alike(ROUTED, [b"x"], Publication(b"x")),
+    "submit_alike": lambda session, caller: session.submit_alike(ROUTED, alike([b"x"])),
     "submit_to_queues": lambda session, caller: session.submit_to_queues([ROUTED], Publication(b"x")),
     "has_queue": lambda session, caller: session.has_queue(ROUTED),
     "is_plain": lambda session, caller: session.is_plain(ROUTED),

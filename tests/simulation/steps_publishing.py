@@ -7,6 +7,7 @@ import random
 
 import msgspec
 
+from smista.core.message import Alike
 from smista.core.queue import Queue
 from smista.core.staging import Commit, Load, Part, Row
 from smista.engine import Envelope, Publication, Published
@@ -155,7 +156,14 @@ def publish_alike(world: World, draw: random.Random) -> None:
     queue, like = world.some_queue(draw), publication(world, draw)
     bodies = [publication(world, draw).body for _ in range(draw.choice((1, 2, 4)))]
     world.note(f"publish alike to {queue}: {_one(like)} and {b' '.join(bodies).decode()}")
-    world.broker.publishing.submit_alike(queue, bodies, like).result()
+    # Some with properties of their own.
+    envelopes = [
+        msgspec.structs.replace(like.envelope, properties=b"\x02own %d" % draw.randrange(9))
+        if draw.random() < 0.5
+        else like.envelope
+        for _ in bodies
+    ]
+    world.broker.publishing.submit_alike(queue, Alike(like, bodies, envelopes)).result()
     world.used(queue)
 
 

@@ -19,6 +19,7 @@ these structures may refer to each other in a circle: nothing would ever free th
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -80,6 +81,25 @@ class Publication(msgspec.Struct, gc=False):
     priority: int | None = None
     delay_ms: int | None = None
     deliver_at_ms: int | None = None
+
+
+class Alike(msgspec.Struct, gc=False):
+    """Messages for one queue that have all but their bodies and properties in common with `like`."""
+
+    like: Publication
+    bodies: Sequence[bytes]
+    envelopes: Sequence[Envelope]
+    """That of `like`, each with its own properties; those that have the same may share one."""
+
+    def part(self, place: slice) -> Alike:
+        return Alike(self.like, self.bodies[place], self.envelopes[place])
+
+    def publications(self) -> list[Publication]:
+        like = self.like
+        return [
+            Publication(body, envelope, like.priority, like.delay_ms, like.deliver_at_ms)
+            for body, envelope in zip(self.bodies, self.envelopes, strict=True)
+        ]
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False, array_like=True):

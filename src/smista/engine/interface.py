@@ -21,7 +21,7 @@ from typing import Any, Protocol, Unpack
 from smista.core.browsing import ANY, Page, Wanted
 from smista.core.counters import QueueStats
 from smista.core.exchanges import Binding, ExchangeSettings
-from smista.core.message import Message, Publication, Receipt
+from smista.core.message import Alike, Message, Publication, Receipt
 from smista.core.settings import IfExists, QueueSettings
 from smista.core.settling import Outcome
 from smista.core.state import DEFAULT_NAMESPACE, ReadRouting
@@ -76,13 +76,7 @@ class Publishing(Protocol):
     ) -> Ticket[list[Published | BrokerError]]: ...
 
     def submit_alike(
-        self,
-        queue: str,
-        bodies: Sequence[bytes],
-        like: Publication,
-        *,
-        is_use: bool = True,
-        namespace: str = DEFAULT_NAMESPACE,
+        self, queue: str, alike: Alike, *, is_use: bool = True, namespace: str = DEFAULT_NAMESPACE
     ) -> Ticket[list[tuple[int, BrokerError]]]: ...
 
     def submit_to_queues(

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from smista.core.jobs import Job, JobState
-from smista.core.message import Fate, Message, Reason
+from smista.core.message import Alike, Fate, Message, Reason
 from smista.core.queue import Queue
 from smista.engine.accounts import Accounts
 from smista.engine.effects import Effects
@@ -79,10 +79,10 @@ class EngineJournal(Recorder):
         else:
             self.accounts.count_resident(messages)
 
-    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], bodies: Sequence[bytes], at_ms: int) -> None:
-        super().enqueued_alike(queue, messages, bodies, at_ms)
+    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], alike: Alike, at_ms: int) -> None:
+        super().enqueued_alike(queue, messages, alike, at_ms)
         if queue.settings.durable:
-            self.accounts.count_entered_alike(self.position, messages, bodies)
+            self.accounts.count_entered(self.position, messages)
             if self.accounts.resident_bytes > self._resident_bytes_max:
                 self.page_out_later(messages)
         else:

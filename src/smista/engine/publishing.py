@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 from smista.core import fan_out, publishing
 from smista.core.checks import check_publications
 from smista.core.entering import Placed, Result
 from smista.core.exchanges import Reach
 from smista.core.limits import is_one_by_one
-from smista.core.message import Publication
+from smista.core.message import Alike, Publication
 from smista.core.queue import Queue
 from smista.core.settings import check_text
 from smista.core.state import DEFAULT_NAMESPACE, queue_not_found
@@ -28,7 +27,6 @@ from smista.engine.slices import STEP_BYTES_MAX
 from smista.engine.tickets import Ticket
 from smista.errors import BrokerError, InvalidArgument, ReachTooWide
 
-P = TypeVar("P")
 FAN_OUT_AT_ONCE = 1_000
 """How many queues a message may go to beside others in the same turn of the loop: some 6 ms."""
 WORK_AT_ONCE = 4_000
@@ -131,7 +129,9 @@ class Publishing:
         placed: list[Result] = []
         since = self._state.work
         is_known = batch_id is not None and not start and publishing.is_known_batch(target, batch_id, now_ms)
-        for part in (publications,) if is_known else _parts(target, publications, _body_bytes):
+        sizes = _sizes(publications)
+        for place in [slice(0, len(sizes))] if is_known else _parts(target, sizes):
+            part = publications[place]
             if target.is_deleted:
                 # By a consumer that was served in between.
                 placed += [deleted(target)] * (len(publications) - len(placed))
@@ -157,15 +157,9 @@ class Publishing:
         return placed
 
     def submit_alike(
-        self,
-        queue: str,
-        bodies: Sequence[bytes],
-        like: Publication,
-        *,
-        is_use: bool = True,
-        namespace: str = DEFAULT_NAMESPACE,
+        self, queue: str, alike: Alike, *, is_use: bool = True, namespace: str = DEFAULT_NAMESPACE
     ) -> Ticket[list[tuple[int, BrokerError]]]:
-        """Publish bodies that have all but themselves in common with `like`: which of them were refused, and why."""
+        """Publish messages that are alike: which of them were refused, and why."""
         try:
             now_ms = self._running.enter_within_limits()
             self._running.check_pressure()
@@ -173,16 +167,16 @@ class Publishing:
         except BrokerError as error:
             return self._tickets.refused(error)
         refused: list[tuple[int, BrokerError]] = []
-        count, since = 0, self._state.work
-        for part in _parts(target, bodies, len):
+        since = self._state.work
+        for part in _parts(target, list(map(len, alike.bodies))):
+            first = part.start
             if target.is_deleted:
-                refused += [(place, deleted(target)) for place in range(count, len(bodies))]
+                refused += [(place, deleted(target)) for place in range(first, len(alike.bodies))]
                 break
             found = publishing.publish_alike(
-                self._state, target, part, like, is_use=is_use, since=since + count, now_ms=now_ms
+                self._state, target, alike.part(part), is_use=is_use, since=since + first, now_ms=now_ms
             )
-            refused += [(count + place, error) for place, error in found]
-            count += len(part)
+            refused += [(first + place, error) for place, error in found]
             self._after_part(now_ms)
         self._running.after()
         return self._tickets.done(refused)
@@ -351,27 +345,28 @@ def _check_distinct(queues: Sequence[str]) -> None:
         raise InvalidArgument("A queue is named twice; name each once, as it takes the message once.")
 
 
-def _parts(queue: Queue, messages: Sequence[P], size: Callable[[P], int]) -> Sequence[Sequence[P]]:
-    """A batch as it enters: whole, unless that is too much for one block, or its queue has to serve in between."""
-    if is_one_by_one(queue):
-        return [messages[place : place + 1] for place in range(len(messages))]
+def _sizes(publications: Sequence[Publication]) -> list[int]:
     try:
-        sizes = list(map(size, messages))
+        return [len(one.body) for one in publications]
     except (AttributeError, TypeError):
         # Something is no message, or its body is no bytes: it is refused by itself, wherever it stands.
-        return [messages[place : place + 1] for place in range(len(messages))]
+        return [STEP_BYTES_MAX] * len(publications)
+
+
+def _parts(queue: Queue, sizes: Sequence[int]) -> list[slice]:
+    """How a batch enters whose bodies have these sizes: whole, unless that is too much for one block, or its queue has
+    to serve in between."""
+    count = len(sizes)
+    if is_one_by_one(queue):
+        return [slice(place, place + 1) for place in range(count)]
     if sum(sizes) <= STEP_BYTES_MAX:
-        return (messages,)
-    parts: list[Sequence[P]] = []
+        return [slice(0, count)]
+    parts: list[slice] = []
     start = part_bytes = 0
-    for place, body_bytes in enumerate(sizes):
-        if part_bytes + body_bytes > STEP_BYTES_MAX and place > start:
-            parts.append(messages[start:place])
+    for place, size in enumerate(sizes):
+        if part_bytes + size > STEP_BYTES_MAX and place > start:
+            parts.append(slice(start, place))
             start, part_bytes = place, 0
-        part_bytes += body_bytes
-    parts.append(messages[start:])
+        part_bytes += size
+    parts.append(slice(start, count))
     return parts
-
-
-def _body_bytes(publication: Publication) -> int:
-    return len(publication.body)

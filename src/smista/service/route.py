@@ -81,20 +81,26 @@ class Route:
         """Where such messages go. Raises `AccessDenied`, and why nothing can be published there."""
         if self._check is not None:
             self._check()
-        version = self._version_now()
-        if version != self._version:
-            self._queues = self._last = None
-            self._looks_at_headers = self._catalog.looks_at_headers(self._exchange, namespace=self._namespace)
-            self._version = version
-        if self._looks_at_headers or message.extra_keys:
+        looks_at_headers = self.looks_at_headers
+        if looks_at_headers or message.extra_keys:
             if self._last is None or message is not self._last():
-                headers = message.routed_by if self._looks_at_headers else None
+                headers = message.routed_by if looks_at_headers else None
                 self._last_queues = self._find(headers, message.extra_keys)
                 self._last = ReferenceType(message)
             return self._last_queues
         if self._queues is None:
             self._queues = self._find(None, ())
         return self._queues
+
+    @property
+    def looks_at_headers(self) -> bool:
+        """Whether an exchange on the way does, as things are now."""
+        version = self._version_now()
+        if version != self._version:
+            self._queues = self._last = None
+            self._looks_at_headers = self._catalog.looks_at_headers(self._exchange, namespace=self._namespace)
+            self._version = version
+        return self._looks_at_headers
 
     def _find(self, headers: Mapping[str, Any] | None, extra_keys: Sequence[str]) -> tuple[RoutedQueue, ...]:
         # Each time from nothing: what one message may take must not depend on what is remembered here.

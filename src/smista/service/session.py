@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from smista.core.counters import QueueStats
 from smista.core.exchanges import ExchangeSettings
-from smista.core.message import Message
+from smista.core.message import Alike, Message
 from smista.core.staging import Load
 from smista.engine import Delivery, Publication, Published, QueueSettings, Receipt
 from smista.engine.claim_rows import ClaimedRows
@@ -163,10 +163,10 @@ class Session:
 
     @needs_nothing(ROUTED)
     def submit_alike(
-        self, queue: RoutedQueue, bodies: Sequence[bytes], like: Publication, *, is_use: bool = True
+        self, queue: RoutedQueue, alike: Alike, *, is_use: bool = True
     ) -> Ticket[list[tuple[int, BrokerError]]]:
-        """The same for bodies that have all but themselves in common with `like`: which were refused, and why."""
-        return self._engine.publishing.submit_alike(queue, bodies, like, is_use=is_use, namespace=self.namespace)
+        """The same for messages that are alike: which were refused, and why."""
+        return self._engine.publishing.submit_alike(queue, alike, is_use=is_use, namespace=self.namespace)
 
     @needs_nothing(ROUTED)
     def submit_to_queues(

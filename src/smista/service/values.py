@@ -8,7 +8,7 @@ from smista.core.counters import QueueStats
 from smista.core.exchanges import PREDECLARED as PREDECLARED_EXCHANGES
 from smista.core.exchanges import ExchangeKind, ExchangeSettings
 from smista.core.exchanges.headers import X_MATCH_VALUES
-from smista.core.message import PLAIN, Death, Failure, Message, Reason
+from smista.core.message import PLAIN, Alike, Death, Failure, Message, Reason
 from smista.core.rate import RateLimit
 from smista.core.settings import SETTING_RANGES
 from smista.core.state import DEFAULT_NAMESPACE
@@ -49,6 +49,7 @@ __all__ = [
     "TICK_MS",
     "WAIT_MS",
     "X_MATCH_VALUES",
+    "Alike",
     "Backoff",
     "BrokerMeasures",
     "ClaimedRows",

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from smista.engine import Publication, QueueSettings
+from smista.engine import QueueSettings
 from smista.engine.publishing import Publishing
 from smista.errors import OutcomeUnknown
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.methods import Method
 from smista.service.values import Ticket
+from tests.alike import alike
 from tests.engine.late_queues import LateQueues
 from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import consume, declare, message, on
@@ -36,7 +37,7 @@ async def server() -> AsyncIterator[Server]:
 def put(server: Server, *queues: str, count: int = 1) -> None:
     for queue in queues:
         # At once, whatever is late by now.
-        Publishing.submit_alike(server.broker.publishing, queue, [b"x"] * count, Publication(b"")).result()
+        Publishing.submit_alike(server.broker.publishing, queue, alike([b"x"] * count)).result()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,15 @@ QUEUES = ("q", "r", "full")
 KEYS = (*QUEUES, "nowhere")
 PROPERTIES = (b"\0\0", b"\x10\0\2", b"\x10\0\1", b"\x18\0\2\7")
 """None; persistent; transient; persistent and of priority 7."""
+SAYING: tuple[dict[str, Any], ...] = (
+    {},
+    {"n": 1, "to": "q"},
+    {"n": 2, "to": "r"},
+    {"x-delay": 9_000},
+    {"x-group": "a"},
+    {"CC": ["r"]},
+    {"BCC": ["r"]},
+)
 
 sizes = st.sampled_from([0, 1, 1, 1, 5, 5, 5, 200, 70_000])
 whole = st.builds(
@@ -35,6 +45,28 @@ whole = st.builds(
     st.sampled_from(PROPERTIES),
     st.lists(sizes, min_size=1, max_size=6),
 )
+own = st.builds(
+    lambda number, key, exchange, headers, expiration, ids, size: b"".join(
+        message(
+            b"o" * size,
+            key,
+            exchange,
+            channel=number,
+            properties=write_properties(
+                BasicProperties(headers=dict(headers), expiration=expiration, message_id=one, correlation_id=one[::-1])
+            ),
+        )
+        for one in ids
+    ),
+    st.integers(1, 2),
+    st.sampled_from(KEYS),
+    st.sampled_from(["", "", "amq.headers"]),
+    st.sampled_from(SAYING),
+    st.sampled_from([None, None, "90000", "80000"]),
+    st.lists(st.sampled_from(["a1", "b2", "c3", "long"]), min_size=1, max_size=6),
+    sizes,
+)
+"""Messages with ids of their own, some of which are routed by what they say."""
 in_parts = st.builds(
     lambda number, key: (
         publish(key, channel=number)
@@ -64,7 +96,9 @@ faults = st.sampled_from(
         message(b"abc", "q")[:-4],
     ]
 )
-streams = st.tuples(st.lists(whole | in_parts | interleaved | beside, max_size=8).map(b"".join), faults).map(b"".join)
+streams = st.tuples(st.lists(whole | own | in_parts | interleaved | beside, max_size=8).map(b"".join), faults).map(
+    b"".join
+)
 
 
 def frames_of(stream: bytes) -> list[bytes]:
@@ -87,6 +121,9 @@ async def outcome(pieces: list[bytes]) -> tuple[dict[str, list[tuple[bytes, byte
     client.feed(on(1, full), on(2, methods.ConfirmSelect(False)))
     await client.expect_all(*[methods.QueueDeclareOk] * 2, methods.ConfirmSelectOk)
     await client.expect_all(methods.QueueDeclareOk, methods.ConfirmSelectOk)
+    for queue in ("q", "r"):
+        bind = methods.QueueBind(0, queue, "amq.headers", "", False, {"x-match": "all", "to": queue})
+        await client.call(bind, methods.QueueBindOk)
     for piece in pieces:
         client.feed(piece)
         await asyncio.sleep(0)
@@ -151,9 +188,10 @@ async def test_a_pattern_is_used() -> None:
     client.feed(on(1, declare("q")))
     await client.expect(methods.QueueDeclareOk)
     client.feed(b"".join(message(b"x" * size, "q") for size in (3, 3, 4, 4, 9)))
-    assert client.connection._scanner.pattern is not None
-    bodies, end = client.connection._scanner.pattern.match(message(b"y" * 5, "q") + message(b"z", "q"), 0, 100, 9)
+    [pattern] = client.connection._scanner._patterns.values()
+    bodies, properties, end = pattern.match(message(b"y" * 5, "q") + message(b"z", "q"), 0, 100, 9)
     assert bodies == [b"yyyyy", b"z"]
+    assert properties == [b"\0\0"] * 2
     assert end == len(message(b"y" * 5, "q") + message(b"z", "q"))
     assert [one.body for one in await server.broker.receiving.receive("q", 10)] == [
         b"x" * size for size in (3, 3, 4, 4, 9)

@@ -14,6 +14,7 @@ from smista.protocols.amqp.settings import AmqpSettings
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.channel import ChannelEvents, ChannelState
 from smista.protocols.amqp.wire.connection import Connection
+from smista.protocols.amqp.wire.forms import Form
 from smista.protocols.amqp.wire.frames import HEAD, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER
 from smista.protocols.amqp.wire.methods import Method
 from smista.protocols.amqp.wire.replies import (
@@ -52,6 +53,10 @@ class Raw(bytes):
     def kept_bytes(self) -> int:
         return len(self)
 
+    @property
+    def form(self) -> Form:
+        return Form(self, None)
+
 
 class Recorded:
     """What came on a channel."""
@@ -70,7 +75,10 @@ class Recorded:
     def prepare(self, target: Any, raw: bytes) -> Raw:
         return Raw(raw)
 
-    def publish(self, target: methods.BasicPublish, prepared: bytes, bodies: list[bytes]) -> None:
+    def publish(
+        self, target: methods.BasicPublish, prepared: Raw, bodies: list[bytes], properties: list[bytes]
+    ) -> None:
+        assert properties == [prepared] * len(bodies)
         self._add("publish", target.routing_key, prepared, bodies)
 
     def count_per_step(self, target: Any, prepared: Any) -> int:

@@ -25,6 +25,7 @@ from smista.protocols.amqp.channel.outcomes import Outcomes
 from smista.protocols.amqp.channel.prepared import Prepared
 from smista.protocols.amqp.channel.publisher import Publisher
 from smista.protocols.amqp.channel.queues import Queues
+from smista.protocols.amqp.channel.run import Run
 from smista.protocols.amqp.channel.target import Target
 from smista.protocols.amqp.channel.transaction import Transaction
 from smista.protocols.amqp.client import Client, Later
@@ -85,12 +86,17 @@ class Channel:
     def prepare(self, target: Target, raw: bytes) -> Prepared:
         return self.targets.prepare(target, raw, self.consuming.reply_token)
 
-    def publish(self, target: Target, prepared: Prepared, bodies: list[bytes]) -> None:
+    def publish(self, target: Target, prepared: Prepared, bodies: list[bytes], properties: list[bytes]) -> None:
         """Publish messages that are whole, or keep them for the commit."""
+        if not target.is_enough(prepared):
+            # An exchange on the way looks at headers since the content header came.
+            prepared = self.prepare(target, properties[0])
+        queues = self.publisher.route(target, prepared)
+        run = Run(target, prepared.terms, bodies, prepared.envelopes(properties))
         if self.transaction is not None:
-            self.transaction.publish(target, prepared, bodies)
+            self.transaction.publish(run, queues)
         else:
-            self.publisher.publish(self.outcomes, target, prepared, bodies)
+            self.publisher.publish(self.outcomes, run, queues)
 
     # -- methods ------------------------------------------------------------------------------------------------------
 
@@ -142,7 +148,7 @@ class Channel:
     def _forget_replies(self) -> None:
         self.consuming.forget_replies()
         # That may hold the token.
-        self.client.connection.forget_last()
+        self.client.connection.forget_patterns()
 
     def get(self, method: methods.BasicGet) -> Later:
         return get(self.client, self.state, self.queues, self.acknowledgements.unacked, method)

@@ -1,12 +1,13 @@
 """A consumer, the hot path out: deliveries are put together from pieces that are made once.
 
     method frame  head, consumer tag │ delivery tag, redelivered │ exchange, routing key ┐
-    header frame  body size, properties as the publisher sent them                       ├─ `Wrapping`
+    header frame  body size, properties as the publisher sent them                       ├─ behind the tag
     body frame    head                                           │ body │ end            ┘
-                  once a consumer      per message                 per message
+                  `Way.before`         per message                 per message
 
-What lies between the tag and the body is the same for messages that were published alike and are of one size, so it is
-put together once for a run of them. Measured: 0.5 us a message instead of 1.1.
+What stands behind the tag is the same for messages that have an envelope and a size in common, so it is put together
+once for those that follow each other. Exchange and key, and with them all lengths but those of properties and body, are
+the same for most messages of a queue: see `Way`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import logging
 import struct
 from collections.abc import Callable
 
-from smista.caches import cached_if_small
 from smista.errors import BrokerError
 from smista.protocols.amqp.channel.properties import raw_properties, routed_by
 from smista.protocols.amqp.channel.unacked import Unacked
@@ -23,13 +23,15 @@ from smista.protocols.amqp.client import Client
 from smista.protocols.amqp.wire import content, frames, methods, values
 from smista.protocols.amqp.wire.channel import ChannelState
 from smista.protocols.amqp.wire.frames import END_BYTES
-from smista.service.values import Delivery, Envelope, Subscription
+from smista.service.values import PLAIN, Delivery, Envelope, Subscription
 
 logger = logging.getLogger("smista.amqp")
 
 HEAD_BYTES = 100
 """What a message takes beside its body, more or less."""
 _TAG_AND_FLAG = struct.Struct(">QB")
+_HEADER_HEAD = struct.Struct(">IHHQ")
+_LENGTH = struct.Struct(">I")
 _DELIVER = struct.pack(">HH", *methods.BasicDeliver.INDEX)
 WINDOW_MAX = 2_000
 WINDOW_BYTES = 4 << 20
@@ -37,18 +39,28 @@ WINDOW_BYTES = 4 << 20
 the next are taken, so that a consumer without a limit cannot fill the memory."""
 
 
-class Wrapping:
-    """What a delivery consists of beside its tag and body."""
+class Way:
+    """By which exchange and key messages came to a queue, as one of its consumers gets them."""
 
-    __slots__ = ("before", "behind", "is_whole", "key")
+    __slots__ = ("_body_head", "_way", "before", "exchange", "key")
 
-    def __init__(self, key: tuple[Envelope | None, int, int], before: bytes, behind: bytes, is_whole: bool) -> None:
-        self.key = key
-        """Whom it fits: messages of this envelope, body size and priority; no other where there is no envelope."""
-        self.before = before
-        self.behind = behind
-        self.is_whole = is_whole
-        """Whether there is a body and one frame takes it, whose head `behind` then ends with."""
+    def __init__(self, envelope: Envelope, queue: str, channel: int, opening: bytes) -> None:
+        self.exchange = envelope.exchange
+        self.key = envelope.routing_key
+        names = b"".join(map(_name, routed_by(envelope, queue)))
+        number = channel.to_bytes(2, "big")
+        method_bytes = len(opening) + _TAG_AND_FLAG.size + len(names)
+        self.before = b"\x01%b%b%b" % (number, method_bytes.to_bytes(4, "big"), opening)
+        """What stands before the tag."""
+        self._way = b"%b%b\x02%b" % (names, END_BYTES, number)
+        self._body_head = b"%b\x03%b" % (END_BYTES, number)
+
+    def behind(self, properties: bytes, body_bytes: int, *, is_whole: bool) -> bytes:
+        """What stands behind the tag, up to the body if that `is_whole`: if there is one, and one frame takes it."""
+        head = _HEADER_HEAD.pack(12 + len(properties), content.BASIC_CLASS, 0, body_bytes)
+        if is_whole:
+            return b"".join((self._way, head, properties, self._body_head, _LENGTH.pack(body_bytes)))
+        return b"".join((self._way, head, properties, END_BYTES))
 
 
 class Consumer:
@@ -58,7 +70,7 @@ class Consumer:
         "_ended",
         "_opening",
         "_unacked",
-        "_wrapping",
+        "_way",
         "is_no_ack",
         "is_quorum",
         "limit",
@@ -94,7 +106,7 @@ class Consumer:
         """How many more than it holds it may get at once."""
         self.subscription: Subscription
         self._opening = _DELIVER + values.short_string(tag)
-        self._wrapping: Wrapping | None = None
+        self._way = self._way_of(PLAIN)
         """Of the last message, since the next one is likely to be like it."""
 
     def deliver(self, deliveries: list[Delivery]) -> None:
@@ -109,31 +121,39 @@ class Consumer:
         channel = self._channel
         parts: list[bytes] = []
         receipts = [delivery.receipt for delivery in deliveries]
-        pack, wrapping = _TAG_AND_FLAG.pack, self._wrapping
-        envelope, size, priority = (None, 0, 0) if wrapping is None else wrapping.key
+        pack, way, room = _TAG_AND_FLAG.pack, self._way, channel.frame_max - frames.OVERHEAD
+        envelope: Envelope | None = None
+        size, priority, behind, is_whole, is_quorum = 0, 0, b"", False, self.is_quorum
         unacked = self._unacked
         first_tag = tag = unacked.last_tag
         body_bytes = 0
         for delivery in deliveries:
             tag += 1
-            body = delivery.body
+            body, count = delivery.body, delivery.delivery_count
             if (
-                wrapping is None
-                or delivery.envelope is not envelope
+                delivery.envelope is not envelope
                 or len(body) != size
                 or delivery.priority != priority
                 or delivery.deaths
+                or is_quorum
             ):
-                wrapping = self._wrap(delivery)
-                envelope, size, priority = wrapping.key
-            if wrapping.is_whole:
-                parts += (wrapping.before, pack(tag, delivery.delivery_count > 1), wrapping.behind, body, END_BYTES)
+                envelope, size, priority = delivery.envelope, len(body), delivery.priority
+                if envelope.routing_key != way.key or envelope.exchange != way.exchange:
+                    way = self._way = self._way_of(envelope)
+                # In RabbitMQ a consumer sees the count from the second delivery on, whoever gets from the first.
+                properties = raw_properties(delivery, is_counted=is_quorum and count > 1)
+                is_whole = 0 < size <= room
+                behind = way.behind(properties, size, is_whole=is_whole)
+                if delivery.deaths:
+                    # They are its own.
+                    envelope = None
+            if is_whole:
+                parts += (way.before, pack(tag, count > 1), behind, body, END_BYTES)
             else:
-                parts += (wrapping.before, pack(tag, delivery.delivery_count > 1), wrapping.behind)
+                parts += (way.before, pack(tag, count > 1), behind)
                 parts += frames.body_frames(channel.number, body, channel.frame_max)
             body_bytes += size
         channel.out += parts
-        self._wrapping = wrapping
         unacked.last_tag = tag
         client = self._client
         if self.is_no_ack:
@@ -144,22 +164,8 @@ class Consumer:
         self.enter_if_windowed()
         client.driver.delivered(body_bytes + HEAD_BYTES * len(deliveries))
 
-    def _wrap(self, delivery: Delivery) -> Wrapping:
-        envelope, body_bytes = delivery.envelope, len(delivery.body)
-        number = self._channel.number.to_bytes(2, "big")
-        way = _exchange_and_key(*routed_by(envelope, self.queue))
-        # In RabbitMQ a consumer sees the count from the second delivery on, whoever gets from the first.
-        raw = raw_properties(delivery, is_counted=self.is_quorum and delivery.delivery_count > 1)
-        method_bytes = len(self._opening) + _TAG_AND_FLAG.size + len(way)
-        before = b"\x01%b%b%b" % (number, method_bytes.to_bytes(4, "big"), self._opening)
-        header = frames.frame(frames.HEADER, self._channel.number, content.write_head(body_bytes, raw))
-        behind = way + END_BYTES + header
-        is_whole = 0 < body_bytes <= self._channel.frame_max - frames.OVERHEAD
-        if is_whole:
-            behind += frames.HEAD.pack(frames.BODY, self._channel.number, body_bytes)
-        # Deaths and deliveries are counted for each message: its properties are nobody else's.
-        shared = None if delivery.deaths or self.is_quorum else envelope
-        return Wrapping((shared, body_bytes, delivery.priority), before, behind, is_whole)
+    def _way_of(self, envelope: Envelope) -> Way:
+        return Way(envelope, self.queue, self._channel.number, self._opening)
 
     def set_window(self, body_bytes: int, count: int) -> None:
         """As many as may be taken at once, if they are like these."""
@@ -177,11 +183,6 @@ class Consumer:
     def ended(self, error: BrokerError) -> None:
         """The broker ended it: its queue is gone, and what it held with it."""
         self._ended(self)
-
-
-@cached_if_small(lambda exchange, routing_key: len(exchange) + len(routing_key))
-def _exchange_and_key(exchange: str, routing_key: str) -> bytes:
-    return _name(exchange) + _name(routing_key)
 
 
 def _name(text: str) -> bytes:

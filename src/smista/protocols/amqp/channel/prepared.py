@@ -1,14 +1,15 @@
 """What a publisher says of a message, looked at once: `Prepared`, made of the bytes of its properties.
 
 Most of what they say is nobody's business here: the bytes are kept with the message and handed out as they are. What
-publishing needs is taken out: priority, expiration, and the few headers that mean something.
+publishing needs is taken out: priority, expiration, and the few headers that mean something. It is the same for all
+messages of one form, see `wire.forms`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smista.protocols.amqp import routing
@@ -16,6 +17,7 @@ from smista.protocols.amqp.arguments import EXPIRY_MAX_MS
 from smista.protocols.amqp.reply_to import REPLY_PREFIX, REPLY_TO
 from smista.protocols.amqp.wire import content
 from smista.protocols.amqp.wire.content import BasicProperties
+from smista.protocols.amqp.wire.forms import Form
 from smista.protocols.amqp.wire.replies import PRECONDITION_FAILED, ChannelClosing
 from smista.protocols.amqp.wire.values import TYPE_NAMES, VALUES_MAX, TooManyValues
 from smista.service.values import ID_LENGTH_MAX, Envelope, Publication
@@ -25,48 +27,33 @@ VALUE_BYTES = 256
 TEXT_BYTES_PER_BYTE = 4
 """... but for long names and texts: so much of each byte, where one sign of a text is beyond the first 65,536."""
 
+MEANT_HEADERS = frozenset(("CC", "BCC", "x-group", "x-deduplication-header", "x-delay"))
+"""Those that publishing looks at."""
+
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
-class Prepared:
-    """Properties that were looked at once."""
+class Terms:
+    """What queues read of messages. Messages of one target that say the same have the same object."""
 
-    __slots__ = (
-        "__weakref__",
-        "_routed",
-        "_routed_by",
-        "delay_ms",
-        "envelope",
-        "extra_keys",
-        "headers",
-        "kept_bytes",
-        "priority",
-    )
+    __slots__ = ("delay_ms", "envelope", "like", "priority")
 
-    def __init__(
-        self,
-        envelope: Envelope,
-        priority: int | None,
-        delay_ms: int | None,
-        headers: Mapping[str, Any] | None,
-        extra_keys: tuple[str, ...],
-        value_count: int = 0,
-    ) -> None:
+    def __init__(self, envelope: Envelope, priority: int | None, delay_ms: int | None) -> None:
         self.envelope = envelope
+        """Without properties."""
         self.priority = priority
         self.delay_ms = delay_ms
-        self.headers = headers
-        self.extra_keys = extra_keys
-        self.kept_bytes = len(envelope.properties) + value_count * VALUE_BYTES
-        """What it takes in memory, or more."""
-        if value_count:
-            self.kept_bytes += len(envelope.properties) * TEXT_BYTES_PER_BYTE
-        self._routed_by: dict[str, Any] | None = None
-        self._routed: Prepared | None = None
+        self.like = self.publication(b"", envelope)
+        """All that the messages have in common."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Terms) and self.like == other.like
+
+    __hash__ = None  # type: ignore[assignment]  # nobody looks one up
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing it says makes a queue look at the messages one by one."""
+        """Whether nothing they say makes a queue look at the messages one by one."""
         envelope = self.envelope
         return (
             self.priority is None
@@ -75,33 +62,91 @@ class Prepared:
             and envelope.deduplication_id is None
         )
 
-    @property
-    def properties(self) -> bytes:
-        """As they came."""
-        return self.envelope.properties[1:]
+    def publication(self, body: bytes, envelope: Envelope) -> Publication:
+        return Publication(body, envelope, self.priority, self.delay_ms)
 
-    def publication(self, body: bytes) -> Publication:
-        return Publication(body, self.envelope, self.priority, self.delay_ms)
+
+class Prepared:
+    """Properties that were looked at once, and all that have their form."""
+
+    __slots__ = (
+        "__weakref__",
+        "_last",
+        "_last_raw",
+        "_routed_by",
+        "extra_keys",
+        "form",
+        "headers",
+        "is_changed",
+        "kept_bytes",
+        "terms",
+    )
+
+    def __init__(
+        self,
+        terms: Terms,
+        raw: bytes,
+        kept: bytes,
+        is_changed: bool,
+        extra_keys: tuple[str, ...],
+        headers: Mapping[str, Any] | None,
+        value_count: int,
+    ) -> None:
+        """`kept` are the properties as they are kept with the message, of what came as `raw`; `headers` are None where
+        no exchange looks at them."""
+        self.terms = terms
+        self.is_changed = is_changed
+        """Whether they are kept as something else than what came."""
+        self.form: Form | None = None
+        """Of properties for which all of this holds; None where nobody has learned it."""
+        self.headers = headers
+        self.extra_keys = extra_keys
+        self._last_raw = raw
+        self._last: Envelope | None = self._envelope(kept) if is_changed else None
+        self._routed_by: dict[str, Any] | None = None
+        self.kept_bytes = len(raw) + is_changed * len(kept) + value_count * VALUE_BYTES
+        """What it takes in memory, or more."""
+        if value_count:
+            self.kept_bytes += len(raw) * TEXT_BYTES_PER_BYTE
 
     @property
     def routed_by(self) -> dict[str, Any]:
         """The headers, for an exchange that looks at them."""
         if self._routed_by is None:
-            self._routed_by = routing.routable(self.headers or {})
+            assert self.headers is not None
+            self._routed_by = routing.routable(self.headers)
         return self._routed_by
 
-    @property
-    def routed(self) -> Prepared:
-        """Without what is for routing only, the same one each time: headers take many times the memory they came in."""
-        if self.headers is None and not self.extra_keys:
-            return self
-        if self._routed is None:
-            self._routed = Prepared(self.envelope, self.priority, self.delay_ms, None, ())
-        return self._routed
+    def envelopes(self, several: Sequence[bytes]) -> list[Envelope]:
+        """Of messages whose properties came as these, in the form that was looked at. Messages whose properties are the
+        same share one, also with the last that came before."""
+        first = several[0]
+        if len(several) > 1 and several.count(first) != len(several):
+            return list(map(self._envelope, several))
+        if self._last is None or first != self._last_raw:
+            self._last_raw, self._last = first, self._envelope(first)
+        return [self._last] * len(several)
+
+    def _envelope(self, kept: bytes) -> Envelope:
+        like = self.terms.envelope
+        return Envelope(
+            content.TAG + kept, like.exchange, like.routing_key, like.group, like.deduplication_id, like.ttl_ms
+        )
 
 
-def prepare(exchange: str, routing_key: str, raw: bytes, user: str, reply_token: str | None) -> Prepared:
-    """Of a message that `user` publishes to that exchange and key. Raises what closes the channel."""
+def prepare(
+    exchange: str,
+    routing_key: str,
+    raw: bytes,
+    user: str,
+    reply_token: str | None,
+    before: Terms | None,
+    *,
+    keeps_headers: bool,
+) -> Prepared:
+    """Of a message that `user` publishes to that exchange and key; `before` are the terms of another one. Headers take
+    many times the memory that they came in, so they are kept for an exchange that looks at them only. Raises what
+    closes the channel."""
     try:
         basic = content.read_properties(raw, VALUES_MAX)
     except TooManyValues as fault:
@@ -128,14 +173,14 @@ def prepare(exchange: str, routing_key: str, raw: bytes, user: str, reply_token:
     if basic.delivery_mode not in (None, 1, 2):
         raise ChannelClosing(PRECONDITION_FAILED, f"invalid message: {{delivery_mode_unknown,{basic.delivery_mode}}}")
     envelope = Envelope(
-        content.TAG + kept,
-        exchange,
-        routing_key,
-        _id(headers, "x-group"),
-        _id(headers, "x-deduplication-header"),
-        ttl_ms,
+        b"", exchange, routing_key, _id(headers, "x-group"), _id(headers, "x-deduplication-header"), ttl_ms
     )
-    return Prepared(envelope, basic.priority, _delay(headers), headers or None, extra_keys, basic.value_count)
+    terms = Terms(envelope, basic.priority, _delay(headers))
+    if terms == before:
+        terms = before
+    if not keeps_headers:
+        return Prepared(terms, raw, kept, is_changed, extra_keys, None, 0)
+    return Prepared(terms, raw, kept, is_changed, extra_keys, headers, basic.value_count)
 
 
 def _id(headers: Mapping[str, Any], name: str) -> str | None:

@@ -3,8 +3,8 @@
     a message, or several alike ─▶ route ─▶ the batch of its queue ─▶ flush: publish, then confirm when answered
                                                                      └ at the end of a read, or before any other method
 
-What arrived together for one queue is one call of `_publish_runs`: runs of messages that followed each other on one
-channel and differ in their bodies only. A message for several queues is a call of its own.
+What arrived together for one queue is one call of `_publish_batches`: runs of messages that followed each other on one
+channel, under the same terms. A message for several queues is a call of its own.
 
 One for very many queues enters some of them at a time, each for itself as always in AMQP. Until it is in all of them
 this connection is not read, and it is confirmed when all are on disk. The same goes for whatever else the broker does
@@ -31,14 +31,15 @@ from smista.errors import (
     ResourceLow,
 )
 from smista.protocols.amqp.channel.outcomes import Outcomes
-from smista.protocols.amqp.channel.prepared import Prepared
+from smista.protocols.amqp.channel.prepared import Prepared, Terms
+from smista.protocols.amqp.channel.run import Run
 from smista.protocols.amqp.channel.target import Target, Targets
 from smista.protocols.amqp.client import Client
 from smista.protocols.amqp.errors import closing
 from smista.protocols.amqp.reply_to import REPLY_PREFIX
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.replies import NO_ROUTE, ChannelClosing
-from smista.service.values import Published, RoutedQueue, Ticket
+from smista.service.values import Alike, Publication, Published, RoutedQueue, Ticket
 
 ALIKE_PER_STEP = 500
 """How many messages that are alike enter a queue in one step where nothing of each is looked at: some 1 ms."""
@@ -52,24 +53,33 @@ _Result = Published | BrokerError | tuple[int, BrokerError]
 """What came of a message; or, of those that are alike, which was refused and why."""
 
 
-class _Run:
-    """Messages for one queue that followed each other on one channel, and differ in their bodies only."""
+class _Batch:
+    """Messages for one queue that followed each other on one channel, under the same terms."""
 
-    __slots__ = ("bodies", "first_tag", "outcomes", "prepared")
+    __slots__ = ("bodies", "envelopes", "first_tag", "outcomes", "terms")
 
-    def __init__(self, outcomes: Outcomes, first_tag: int, prepared: Prepared, bodies: list[bytes]) -> None:
+    def __init__(self, outcomes: Outcomes, first_tag: int, run: Run) -> None:
         self.outcomes = outcomes
         self.first_tag = first_tag
         """Of its first message; 0 where the channel does not confirm."""
-        self.prepared = prepared
-        self.bodies = bodies
+        self.terms = run.terms
+        self.bodies = run.bodies
+        self.envelopes = run.envelopes
 
     def tag(self, index: int) -> int:
         return self.first_tag + index if self.first_tag else 0
 
-    def goes_on(self, outcomes: Outcomes, tag: int, prepared: Prepared) -> bool:
+    def goes_on(self, outcomes: Outcomes, tag: int, terms: Terms) -> bool:
         """Whether a message of this tag is one more of them."""
-        return prepared is self.prepared and outcomes is self.outcomes and tag == self.tag(len(self.bodies))
+        return terms is self.terms and outcomes is self.outcomes and tag == self.tag(len(self.bodies))
+
+    def add(self, run: Run) -> None:
+        self.bodies += run.bodies
+        self.envelopes += run.envelopes
+
+    @property
+    def alike(self) -> Alike:
+        return Alike(self.terms.like, self.bodies, self.envelopes)
 
 
 class Publisher:
@@ -81,7 +91,7 @@ class Publisher:
         self._client = client
         self._service = client.service
         self.targets = Targets(client)
-        self._batches: dict[RoutedQueue, list[_Run]] = {}
+        self._batches: dict[RoutedQueue, list[_Batch]] = {}
         """By queue, what goes to it with the next flush."""
         self._confirms: dict[Outcomes, int] = {}
         """By channel, the highest tag that will be confirmed by the next flush."""
@@ -90,37 +100,28 @@ class Publisher:
         self._postponed: list[Callable[[], None]] = []
         """What is published when all of that is done."""
 
-    def publish(
-        self,
-        outcomes: Outcomes,
-        target: Target,
-        prepared: Prepared,
-        bodies: list[bytes],
-        routed: tuple[RoutedQueue, ...] | None = None,
-    ) -> None:
-        """Publish now or with the next flush; to those queues of `routed` that are still there, if it was routed
-        before. Raises what closes the channel."""
-        queues = self.route(target, prepared) if routed is None else self._present(routed)
-        prepared = prepared.routed
+    def publish(self, outcomes: Outcomes, run: Run, queues: tuple[RoutedQueue, ...]) -> None:
+        """Publish now or with the next flush, to the queues that it was routed to."""
         if len(queues) == 1:
-            tag = self._take_tags(outcomes, len(bodies))
-            runs = self._batches.get(queues[0])
-            if runs is None:
-                runs = self._batches[queues[0]] = []
-            elif runs[-1].goes_on(outcomes, tag, prepared):
-                runs[-1].bodies += bodies
-                return
-            runs.append(_Run(outcomes, tag, prepared, bodies))
+            tag = self._take_tags(outcomes, len(run))
+            batches = self._batches.get(queues[0])
+            if batches is None:
+                self._batches[queues[0]] = [_Batch(outcomes, tag, run)]
+            elif batches[-1].goes_on(outcomes, tag, run.terms):
+                batches[-1].add(run)
+            else:
+                batches.append(_Batch(outcomes, tag, run))
             return
-        for body in bodies:
+        for body, envelope in zip(run.bodies, run.envelopes, strict=True):
             if outcomes.is_over:
                 return
             if queues:
-                self._publish_to_several(outcomes, queues, prepared, body)
+                self._publish_to_several(outcomes, queues, run.terms.publication(body, envelope))
                 continue
             self._take_tags(outcomes, 1)
-            if not self._reply(target, prepared, body) and target.is_mandatory:
-                self._return(outcomes, target, prepared, body)
+            properties = envelope.properties[1:]
+            if not self._reply(run.target, properties, body) and run.target.is_mandatory:
+                self._return(outcomes, run.target, properties, body)
 
     def _take_tags(self, outcomes: Outcomes, count: int) -> int:
         """The first of the tags of so many messages, which the next flush confirms; 0 where the channel does not."""
@@ -160,11 +161,12 @@ class Publisher:
         except ChannelClosing:
             # Whoever publishes one hears of it.
             return 1
-        if len(queues) == 1 and prepared.is_plain and self._client.session.is_plain(queues[0]):
+        if len(queues) == 1 and prepared.terms.is_plain and self._client.session.is_plain(queues[0]):
             return ALIKE_PER_STEP
         return max(1, ONE_BY_ONE_PER_STEP // max(1, len(queues)))
 
-    def _present(self, queues: tuple[RoutedQueue, ...]) -> tuple[RoutedQueue, ...]:
+    def present(self, queues: tuple[RoutedQueue, ...]) -> tuple[RoutedQueue, ...]:
+        """Those that are still there."""
         return tuple(filter(self._client.session.has_queue, queues))
 
     def flush(self) -> None:
@@ -181,32 +183,30 @@ class Publisher:
     def _flush_batches(self) -> None:
         if self._batches:
             batches, self._batches = self._batches, {}
-            for queue, runs in batches.items():
-                self._publish_runs(queue, runs)
+            for queue, of_queue in batches.items():
+                self._publish_batches(queue, of_queue)
 
-    def _publish_runs(self, queue: RoutedQueue, runs: list[_Run]) -> None:
+    def _publish_batches(self, queue: RoutedQueue, batches: list[_Batch]) -> None:
         session = self._client.session
         ticket: Ticket[Sequence[_Result]]
-        if len(runs) == 1:
-            [run] = runs
-            like = run.prepared.publication(run.bodies[0])
-            ticket = session.submit_alike(queue, run.bodies, like, is_use=False)
+        if len(batches) == 1:
+            ticket = session.submit_alike(queue, batches[0].alike, is_use=False)
         else:
-            publications = [run.prepared.publication(body) for run in runs for body in run.bodies]
+            publications = [each for batch in batches for each in batch.alike.publications()]
             ticket = session.submit(queue, publications, is_use=False)
         if ticket.is_known:
-            self._entered(runs, ticket)
+            self._entered(batches, ticket)
         else:
-            self._answer_later(ticket, partial(self._entered, runs))
+            self._answer_later(ticket, partial(self._entered, batches))
 
-    def _entered(self, runs: list[_Run], ticket: Ticket[Sequence[_Result]]) -> None:
+    def _entered(self, batches: list[_Batch], ticket: Ticket[Sequence[_Result]]) -> None:
         try:
             results = ticket.result()
         except QueueNotFound:
             # Deleted since it was routed: as if no binding had led there.
             return
         except ResourceLow as low:
-            results = [low] * sum(len(run.bodies) for run in runs)
+            results = [low] * sum(len(batch.bodies) for batch in batches)
         else:
             self._client.unanswered.add(ticket)
         refused = [
@@ -215,22 +215,22 @@ class Publisher:
             if not isinstance(one, Published)
         ]
         if refused:
-            origins = [(run.outcomes, run.tag(index)) for run in runs for index in range(len(run.bodies))]
+            origins = [(batch.outcomes, batch.tag(index)) for batch in batches for index in range(len(batch.bodies))]
             for index, error in refused:
                 self._refused(*origins[index], error)
 
     def _publish_to_several(
-        self, outcomes: Outcomes, queues: tuple[RoutedQueue, ...], prepared: Prepared, body: bytes
+        self, outcomes: Outcomes, queues: tuple[RoutedQueue, ...], publication: Publication
     ) -> None:
         # What goes to one of these queues alone and came before must be in it first.
         self._flush_batches()
         if self._unknown_count:
-            self._postponed.append(partial(self._publish_to_several, outcomes, queues, prepared, body))
+            self._postponed.append(partial(self._publish_to_several, outcomes, queues, publication))
             return
         if outcomes.is_over:
             return
         self._client.connection.add_work(len(queues))
-        ticket = self._client.session.submit_to_queues(queues, prepared.publication(body), is_use=False)
+        ticket = self._client.session.submit_to_queues(queues, publication, is_use=False)
         if ticket.is_known:
             self._entered_several(outcomes, ticket)
             return
@@ -286,12 +286,12 @@ class Publisher:
             outcomes.confirm_up_to(tag)
         self._client.driver.flush_soon()
 
-    def _return(self, outcomes: Outcomes, target: Target, prepared: Prepared, body: bytes) -> None:
+    def _return(self, outcomes: Outcomes, target: Target, properties: bytes, body: bytes) -> None:
         head = methods.BasicReturn(NO_ROUTE, "NO_ROUTE", target.exchange, target.routing_key)
-        outcomes.channel.send_content(head, prepared.properties, body)
+        outcomes.channel.send_content(head, properties, body)
 
-    def _reply(self, target: Target, prepared: Prepared, body: bytes) -> bool:
+    def _reply(self, target: Target, properties: bytes, body: bytes) -> bool:
         """A direct reply goes to whoever asked; nothing if nobody waits for it."""
         if target.exchange or not target.routing_key.startswith(REPLY_PREFIX):
             return False
-        return self._client.shared.reply_to.deliver(target.routing_key, prepared.properties, body)
+        return self._client.shared.reply_to.deliver(target.routing_key, properties, body)

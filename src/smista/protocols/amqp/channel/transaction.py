@@ -17,9 +17,8 @@ from collections.abc import Iterable
 
 from smista.protocols.amqp.channel.acknowledgements import Acknowledgements
 from smista.protocols.amqp.channel.outcomes import Outcomes
-from smista.protocols.amqp.channel.prepared import Prepared
 from smista.protocols.amqp.channel.publisher import Publisher
-from smista.protocols.amqp.channel.target import Target
+from smista.protocols.amqp.channel.run import Run
 from smista.protocols.amqp.channel.unacked import Settlement
 from smista.protocols.amqp.client import Client, Later
 from smista.protocols.amqp.wire.replies import PRECONDITION_FAILED, ChannelClosing
@@ -37,7 +36,7 @@ SLICE = 500
 """So many are published, settled or put back, or so many bytes published, before everybody else has a turn."""
 SLICE_BYTES = 4 << 20
 
-Waiting = tuple[Target, Prepared, tuple[RoutedQueue, ...], list[bytes]]
+Waiting = tuple[Run, tuple[RoutedQueue, ...]]
 Settled = tuple[Settlement, dict[int, Receipt]]
 
 
@@ -65,20 +64,21 @@ class Transaction:
         self._kept_bytes = 0
         self._operation_count = 0
 
-    def publish(self, target: Target, prepared: Prepared, bodies: list[bytes]) -> None:
-        """Raises what closes the channel: also if they cannot go anywhere, or if it is too much."""
-        queues = self._publisher.route(target, prepared)
-        kept_bytes = sum(map(len, bodies)) + MESSAGE_BYTES * len(bodies)
-        prepared = prepared.routed
-        _, last_prepared, last_queues, _ = self._publishes[-1] if self._publishes else (None, None, None, None)
+    def publish(self, run: Run, queues: tuple[RoutedQueue, ...]) -> None:
+        """Raises what closes the channel, if it is too much."""
+        kept_bytes = sum(map(len, run.bodies)) + MESSAGE_BYTES * len(run)
+        last_run, last_queues = self._publishes[-1] if self._publishes else (None, None)
         # What is shared with the message before takes no more room.
-        if prepared is not last_prepared:
-            kept_bytes += len(prepared.envelope.properties)
+        envelope = None if last_run is None else last_run.envelopes[-1]
+        for each in run.envelopes:
+            if each is not envelope:
+                kept_bytes += len(each.properties)
+                envelope = each
         if queues is not last_queues:
             kept_bytes += POINTER_BYTES * len(queues)
         self._keep(kept_bytes)
-        self._count(len(bodies))
-        self._publishes.append((target, prepared, queues, bodies))
+        self._count(len(run))
+        self._publishes.append((run, queues))
 
     def _keep(self, kept_bytes: int) -> None:
         client = self._client
@@ -148,11 +148,11 @@ class Transaction:
         """Publish them one after the other, but for what is behind the slice in which one was refused."""
         client, outcomes, publisher = self._client, self._outcomes, self._publisher
         count = body_bytes = 0
-        for target, prepared, queues, bodies in publishes:
-            publisher.publish(outcomes, target, prepared, bodies, queues)
+        for run, queues in publishes:
+            publisher.publish(outcomes, run, publisher.present(queues))
             await client.until_done()
-            count += len(bodies) * max(1, len(queues))
-            body_bytes += sum(map(len, bodies))
+            count += len(run) * max(1, len(queues))
+            body_bytes += sum(map(len, run.bodies))
             if count >= SLICE or body_bytes >= SLICE_BYTES:
                 publisher.flush()
                 await client.until_done()

@@ -33,7 +33,8 @@ Target = Any
 """What `ChannelEvents.target` made of a publish method; it is handed back with the message."""
 Prepared = Any
 """What `ChannelEvents.prepare` made of a message's properties; the same. Its `kept_bytes` are what it takes in memory,
-or more: a table may take many times the bytes that it came in."""
+or more: a table may take many times the bytes that it came in. Its `form` is that of properties for which it would have
+made the same, or None."""
 
 
 class ChannelEvents(Protocol):
@@ -45,11 +46,13 @@ class ChannelEvents(Protocol):
     def prepare(self, target: Target, raw: bytes) -> Prepared:
         """The content header came, with these bytes of properties; again the same ones most of the time."""
 
-    def publish(self, target: Target, prepared: Prepared, bodies: list[bytes]) -> None:
-        """The message is whole; or several are, which came together and differ in their bodies only."""
+    def publish(self, target: Target, prepared: Prepared, bodies: list[bytes], properties: list[bytes]) -> None:
+        """The message is whole; or several are, which came together: the properties of all of them have the form of
+        the one that was prepared."""
 
     def count_per_step(self, target: Target, prepared: Prepared) -> int:
-        """How many messages like this one may come in one `publish`."""
+        """How many messages whose properties have that form may come in one `publish`; 0 where each is to be prepared
+        for itself."""
 
     def acknowledge(self, tag: int, multiple: bool) -> None:
         """basic.ack came."""
@@ -83,6 +86,7 @@ class ChannelState:
         "_parts",
         "_parts_bytes",
         "_prepared",
+        "_properties",
         "_target",
         "events",
         "frame_max",
@@ -104,6 +108,7 @@ class ChannelState:
         self._arriving = arriving
         self._target: Target = None
         self._prepared: Prepared = None
+        self._properties = b""
         self._body_bytes = 0
         self._parts: list[bytes | bytearray] = []
         self._parts_bytes = 0
@@ -149,6 +154,7 @@ class ChannelState:
                 f"message size {size} is larger than configured max size {self._arriving.body_bytes_max}",
             )
         self._prepared = prepared = self.events.prepare(target, raw)
+        self._properties = raw
         self._body_bytes = size
         if size:
             self._keep(prepared.kept_bytes)
@@ -171,9 +177,9 @@ class ChannelState:
         return None
 
     def _complete(self, prepared: Prepared, body: bytes) -> None:
-        target = self._target
+        target, properties = self._target, self._properties
         self._forget_content()
-        self.events.publish(target, prepared, [body])
+        self.events.publish(target, prepared, [body], [properties])
 
     def _keep_part(self, data: bytes) -> None:
         # Small parts are put together at once: each by itself would take many times the memory it took to send.
@@ -229,6 +235,7 @@ class ChannelState:
 
     def _forget_content(self) -> None:
         self._target = self._prepared = None
+        self._properties = b""
         self._arriving.kept_bytes -= self._kept_bytes
         self._kept_bytes = 0
         if self._parts:

@@ -155,9 +155,9 @@ class Connection:
         self.send(START)
         return len(wanted)
 
-    def forget_last(self) -> None:
-        """How the last message was addressed does not hold for the next one any more."""
-        self._scanner.pattern = None
+    def forget_patterns(self) -> None:
+        """How messages before were addressed does not hold for the next ones any more."""
+        self._scanner.forget_patterns()
 
     # -- methods ------------------------------------------------------------------------------------------------------
 

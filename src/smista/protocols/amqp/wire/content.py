@@ -27,7 +27,7 @@ TAG = b"\x02"
 _HEAD = struct.Struct(">HHQ")
 
 # In the order of their flags, from the highest bit down.
-_PROPERTIES = (
+PROPERTIES = (
     ("content_type", "short_string"),
     ("content_encoding", "short_string"),
     ("headers", "table"),
@@ -43,7 +43,7 @@ _PROPERTIES = (
     ("app_id", "short_string"),
     ("cluster_id", "short_string"),
 )
-_FLAGS = {name: 1 << (15 - index) for index, (name, _) in enumerate(_PROPERTIES)}
+FLAGS = {name: 1 << (15 - index) for index, (name, _) in enumerate(PROPERTIES)}
 
 
 class BasicProperties(msgspec.Struct, kw_only=True):
@@ -91,8 +91,8 @@ def read_properties(raw: bytes, values_max: int = sys.maxsize) -> BasicPropertie
     if flags & 1:
         raise SyntaxFault("more property flags than there are properties")
     found: dict[str, Any] = {}
-    for name, wire in _PROPERTIES:
-        if flags & _FLAGS[name]:
+    for name, wire in PROPERTIES:
+        if flags & FLAGS[name]:
             if wire == "table":
                 found["came"] = came = reader.table_and_bytes()
                 found[name] = came[0]
@@ -107,11 +107,11 @@ def read_properties(raw: bytes, values_max: int = sys.maxsize) -> BasicPropertie
 def write_properties(basic: BasicProperties) -> bytes:
     flags = 0
     parts: list[bytes] = []
-    for name, wire in _PROPERTIES:
+    for name, wire in PROPERTIES:
         value = getattr(basic, name)
         if value is None:
             continue
-        flags |= _FLAGS[name]
+        flags |= FLAGS[name]
         if wire == "short_string":
             parts.append(values.short_string(value))
         elif wire == "table":

@@ -1,77 +1,85 @@
-"""Recognising messages: a publisher sends the same frames again and again, but for the body and its size.
+"""Recognising messages: a publisher sends the same frames again and again, but for what its messages say.
 
-    method frame │ header frame: head, class, weight │ size │ properties, end │ body frame: kind, channel │ length │ ...
-    └────────────── opening ─────────────────────────┘  8   └────────────────── middle ─────────────────┘    4
+    method frame │ header frame: head, class, weight │ size │ properties │ end │ body frame: kind, channel │ length │
+    └────────────── opening ─────────────────────────┘  8   └ a form ───┘ └────────── tail ────────────────┘    4
 
-A message whose opening and middle are those of the one before it needs no taking apart: two comparisons of bytes and a
-slice. Whatever does not fit in any way is left to be read frame by frame, which then says what is wrong with it.
-Measured: 0.35 us a message of the same size as the last, 0.6 us of another size, 2.5 us frame by frame.
+A message whose opening is that of one before it, and whose properties have the form of that one's, needs no taking
+apart: all of a read that are like it are cut out of the bytes, and then held against the form together. Whatever does
+not fit in any way is left to be read frame by frame, which then says what is wrong with it. Measured: 0.2 us a message,
+and what its form takes, against 2.5 us frame by frame and 6 for reading its properties.
 """
 
 from __future__ import annotations
 
+import struct
+
 from smista.protocols.amqp.wire.channel import ChannelState, Prepared, Target
-from smista.protocols.amqp.wire.frames import END
+from smista.protocols.amqp.wire.forms import Form
+from smista.protocols.amqp.wire.frames import BODY, END, END_BYTES, OVERHEAD
 
 OPENING_BYTES_MAX = 4_096
 """A longer beginning is not remembered."""
-_HEADER_FRAME_BYTES = 7
-_CLASS_AND_WEIGHT_BYTES = 4
-_SIZE_BYTES = 8
-_LENGTH_BYTES = 4
+HEADER_HEAD_BYTES = 11
+"""Of a header frame: its own head, class and weight."""
+_BEFORE_PROPERTIES = 12
+_LENGTH = struct.Struct(">I")
+
+
+def opening_at(data: bytes, position: int) -> bytes:
+    """What a message starts with, if one starts there."""
+    header_at = position + OVERHEAD + int.from_bytes(data[position + 3 : position + 7], "big")
+    return data[position : min(header_at, position + OPENING_BYTES_MAX) + HEADER_HEAD_BYTES]
 
 
 class Pattern:
-    """Made of a message that has been published: its frames up to its body."""
+    """How messages begin that are published on one channel number, to one target, with properties of one length."""
 
-    __slots__ = ("_again", "_middle", "_size", "channel", "opening", "prepared", "target")
+    __slots__ = ("_form", "_head_bytes", "_tail", "_unpack", "channel", "opening", "prepared", "target")
 
-    def __init__(self, channel: ChannelState, target: Target, prepared: Prepared, frames: bytes) -> None:
-        self.channel = channel
-        self.target = target
-        self.prepared = prepared
-        header_at = int.from_bytes(frames[3:7], "big") + 8
-        size_at = header_at + _HEADER_FRAME_BYTES + _CLASS_AND_WEIGHT_BYTES
-        self.opening = frames[:size_at]
-        self._middle = frames[size_at + _SIZE_BYTES : -_LENGTH_BYTES]
-        self._again = frames
-        """With the size of the last message: the next one often has the same."""
-        self._size = int.from_bytes(frames[-_LENGTH_BYTES:], "big")
+    def __init__(self, opening: bytes) -> None:
+        self.opening = opening
+        properties_bytes = _LENGTH.unpack_from(opening, len(opening) - 8)[0] - _BEFORE_PROPERTIES
+        head = struct.Struct(f">{len(opening)}sQ{properties_bytes}s4sI")
+        self._unpack = head.unpack_from
+        self._head_bytes = head.size
+        self._tail = END_BYTES + bytes((BODY,)) + opening[1:3]
+        self.channel: ChannelState
+        self.target: Target
+        self.prepared: Prepared
+        self._form: Form
 
-    def fits(self, data: bytes, position: int, size_max: int) -> bool:
-        """Whether a message at `position` may be like this one."""
-        return data.startswith(self._again, position) or self._resize(data, position, size_max)
+    def learn(self, channel: ChannelState, target: Target, prepared: Prepared, form: Form) -> None:
+        """A message was read that begins so: the next ones are likely to be like it."""
+        self.channel, self.target, self.prepared, self._form = channel, target, prepared, form
 
-    def match(self, data: bytes, position: int, size_max: int, limit: int) -> tuple[list[bytes], int]:
-        """The bodies of the whole messages at `position` that are like this one, `limit` of them at most, and where the
-        next frame starts."""
+    def fits(self, data: bytes, position: int) -> bool:
+        """Whether a message at `position`, if it is whole, is like it."""
+        if position + self._head_bytes > len(data):
+            return False
+        opens, _, properties, _, _ = self._unpack(data, position)
+        return opens == self.opening and self._form.fits(properties)
+
+    def match(self, data: bytes, position: int, size_max: int, limit: int) -> tuple[list[bytes], list[bytes], int]:
+        """The bodies and the properties of the whole messages at `position` that are like it, `limit` of them at most,
+        and where the next frame starts."""
         bodies: list[bytes] = []
-        end = len(data)
-        starts_with = data.startswith
-        while True:
-            if len(bodies) >= limit or not self.fits(data, position, size_max):
-                return bodies, position
-            # As many as follow of this size.
-            again, size = self._again, self._size
-            first, step = len(again), len(again) + size
-            while starts_with(again, position) and len(bodies) < limit:
-                body_end = position + step
-                if body_end >= end or data[body_end] != END:
-                    return bodies, position
-                bodies.append(data[position + first : body_end])
-                position = body_end + 1
-
-    def _resize(self, data: bytes, position: int, size_max: int) -> bool:
-        """Whether there is a message of another size that is like this one in all else."""
-        opening, middle = self.opening, self._middle
-        size_at = position + len(opening)
-        length_at = size_at + _SIZE_BYTES + len(middle)
-        if not data.startswith(opening, position) or not data.startswith(middle, size_at + _SIZE_BYTES):
-            return False
-        size = int.from_bytes(data[size_at : size_at + _SIZE_BYTES], "big")
-        length = int.from_bytes(data[length_at : length_at + _LENGTH_BYTES], "big")
-        if size != length or not 0 < size <= size_max or length_at + _LENGTH_BYTES > len(data):
-            return False
-        self._size = size
-        self._again = data[position : length_at + _LENGTH_BYTES]
-        return True
+        properties: list[bytes] = []
+        start, end = position, len(data)
+        unpack, head_bytes, opening, tail = self._unpack, self._head_bytes, self.opening, self._tail
+        while position + head_bytes < end and len(bodies) < limit:
+            opens, size, raw, closes, length = unpack(data, position)
+            first = position + head_bytes
+            body_end = first + size
+            # In this order: a size may be as large as 64 bits.
+            if opens != opening or closes != tail or size != length or not 0 < size <= size_max:
+                break
+            if body_end >= end or data[body_end] != END:
+                break
+            properties.append(raw)
+            bodies.append(data[first:body_end])
+            position = body_end + 1
+        count = self._form.count_fitting(properties)
+        if count < len(bodies):
+            del bodies[count:], properties[count:]
+            position = start + (head_bytes + 1) * count + sum(map(len, bodies))
+        return bodies, properties, position

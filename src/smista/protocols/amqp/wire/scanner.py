@@ -1,20 +1,20 @@
 """What came on a connection, frame by frame, for as long as it is its turn. Hot: all that comes passes here.
 
-Three kinds of frames make a message: a method, a header, and bodies. Messages that are like the one before are not
-taken apart, see `patterns`: what arrived together, and goes where the last one went, is one call of
-`ChannelEvents.publish`. Everything else is read here and handed on: methods to the connection, content to its channel.
-Whatever is wrong with a frame closes the channel it came on, or the connection. While the connection is closing it has
-no channels, and all of this drops what comes.
+Three kinds of frames make a message: a method, a header, and bodies. Messages that are like one before are not taken
+apart, see `patterns`: those that follow each other are one call of `ChannelEvents.publish`. Everything else is read
+here and handed on: methods to the connection, content to its channel. Whatever is wrong with a frame closes the channel
+it came on, or the connection. While the connection is closing it has no channels, and all of this drops what comes.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import Protocol
 
-from smista.protocols.amqp.wire.channel import ChannelState
+from smista.protocols.amqp.wire.channel import ChannelState, Prepared, Target
 from smista.protocols.amqp.wire.content import PUBLISH
 from smista.protocols.amqp.wire.frames import BODY, END, HEAD, HEAD_BYTES, HEADER, HEARTBEAT, METHOD, OVERHEAD
-from smista.protocols.amqp.wire.patterns import OPENING_BYTES_MAX, Pattern
+from smista.protocols.amqp.wire.patterns import OPENING_BYTES_MAX, Pattern, opening_at
 from smista.protocols.amqp.wire.replies import (
     FRAME_ERROR,
     SYNTAX_ERROR,
@@ -37,6 +37,11 @@ METHOD_WORK = 2
 TABLE_BYTES_PER_WORK = 16
 """So many bytes of a long method or header count as much as a short frame: they may be all names and values."""
 LONG_BYTES = 1_024
+PATTERNS_MAX = 200
+"""How many a connection remembers: of a publisher's queues, each with properties of some lengths."""
+PATTERN_BYTES_MAX = 1 << 20
+"""What may be kept for their sake."""
+_PUBLISH = struct.pack(">HH", *PUBLISH)
 
 
 class Scanned(Protocol):
@@ -58,7 +63,17 @@ class Scanned(Protocol):
 
 
 class Scanner:
-    __slots__ = ("_owner", "body_bytes_max", "channels", "frame_max", "is_paused", "pattern", "work")
+    __slots__ = (
+        "_last",
+        "_owner",
+        "_pattern_bytes",
+        "_patterns",
+        "body_bytes_max",
+        "channels",
+        "frame_max",
+        "is_paused",
+        "work",
+    )
 
     def __init__(self, owner: Scanned, frame_max: int, body_bytes_max: int) -> None:
         self._owner = owner
@@ -69,8 +84,17 @@ class Scanner:
         """No frame is looked at for now."""
         self.work = 0
         """How much has been done since it was asked whether the turn is over."""
-        self.pattern: Pattern | None = None
-        """What the last message looked like; None too where that does not hold any more."""
+        self._patterns: dict[bytes, Pattern] = {}
+        """What messages looked like, by their opening ..."""
+        self._pattern_bytes = 0
+        self._last: Pattern | None = None
+        """... and the last of them."""
+
+    def forget_patterns(self) -> None:
+        """What messages looked like does not hold for the next ones any more."""
+        self._patterns.clear()
+        self._pattern_bytes = 0
+        self._last = None
 
     def scan(self, data: bytes, position: int) -> int:
         """Work off the whole frames from `position` on; returns where the rest starts."""
@@ -84,11 +108,11 @@ class Scanner:
                 self.work = 0
                 if self._owner.is_turn_over() or self.is_paused:
                     break
-            if self.pattern is not None and data.startswith(self.pattern.opening, position):
-                start, position = position, self._take_alike(self.pattern, data, position)
+            kind, number, length = unpack(data, position)
+            if kind == METHOD and self._patterns:
+                start, position = position, self._take_alike(data, position)
                 if position > start:
                     continue
-            kind, number, length = unpack(data, position)
             if kind == METHOD:
                 opened_at, opened_by = position, number
             elif number != opened_by:
@@ -122,7 +146,7 @@ class Scanner:
                     whole = channel.body(payload)
                     if whole is not None and opened_at >= 0 and first - opened_at <= OPENING_BYTES_MAX:
                         # It came in three frames that followed each other: the next ones are likely to be like it.
-                        self.pattern = Pattern(channel, *whole, data[opened_at:first])
+                        self._learn(channel, *whole, opening_at(data, opened_at))
                 else:
                     channel.header(payload)
             except ChannelClosing as error:
@@ -135,21 +159,39 @@ class Scanner:
                 raise _fault(kind, payload, fault) from None
         return position
 
-    def _take_alike(self, pattern: Pattern, data: bytes, position: int) -> int:
-        """Publish all whole messages at `position` that fit a pattern; returns where the next frame starts."""
+    def _learn(self, channel: ChannelState, target: Target, prepared: Prepared, opening: bytes) -> None:
+        if prepared.form is None:
+            return
+        pattern = self._patterns.get(opening)
+        if pattern is None or pattern.prepared is not prepared:
+            self._pattern_bytes += prepared.kept_bytes + len(opening)
+            if len(self._patterns) >= PATTERNS_MAX or self._pattern_bytes > PATTERN_BYTES_MAX:
+                self.forget_patterns()
+                pattern = None
+        if pattern is None:
+            pattern = self._patterns[opening] = Pattern(opening)
+        pattern.learn(channel, target, prepared, prepared.form)
+
+    def _take_alike(self, data: bytes, position: int) -> int:
+        """Publish all whole messages at `position` that are like one before; returns where the next frame starts."""
+        pattern = self._last
+        if pattern is None or not data.startswith(pattern.opening, position):
+            if data[position + HEAD_BYTES : position + HEAD_BYTES + len(_PUBLISH)] != _PUBLISH:
+                return position
+            pattern = self._patterns.get(opening_at(data, position))
+            if pattern is None:
+                return position
+            self._last = pattern
         channel = pattern.channel
-        if not channel.is_open or channel.has_content:
-            self.pattern = None
-            return position
-        size_max = min(self.frame_max, self.body_bytes_max)
-        if not pattern.fits(data, position, size_max):
+        if not channel.is_open or channel.has_content or not pattern.fits(data, position):
             return position
         limit = channel.events.count_per_step(pattern.target, pattern.prepared)
-        bodies, position = pattern.match(data, position, size_max, limit)
+        size_max = min(self.frame_max, self.body_bytes_max)
+        bodies, properties, position = pattern.match(data, position, size_max, limit)
         if bodies:
-            self.work += LOOKED_AT_EVERY
+            self.work += 1 + LOOKED_AT_EVERY * len(bodies) // limit
             try:
-                channel.events.publish(pattern.target, pattern.prepared, bodies)
+                channel.events.publish(pattern.target, pattern.prepared, bodies, properties)
             except ChannelClosing as error:
                 self._fail(channel, error, PUBLISH)
         return position

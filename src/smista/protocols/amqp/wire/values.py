@@ -36,6 +36,8 @@ _FIXED: dict[int, struct.Struct] = {
     ord("f"): struct.Struct(">f"),
     ord("d"): struct.Struct(">d"),
 }
+NUMBERS = _FIXED.keys()
+"""The types of numbers: whatever their bytes are, they are one."""
 
 
 class SyntaxFault(Exception):

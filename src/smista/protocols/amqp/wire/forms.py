@@ -1,0 +1,78 @@
+"""Properties that mean the same to a publisher's broker: they differ only where it does not look.
+
+    flags │ content type  │ headers: length │ name, S, length │ value │ name, I │ number │ delivery mode │ message id
+    fixed │ length │ free │ fixed           │ fixed           │ free  │ fixed   │ free   │ fixed         │ length │ free
+
+Most programs give each message ids of its own, and headers. What those say is the consumer's business: they are kept,
+and handed out, as the bytes that came. What publishing looks at, and all types and lengths, is fixed. Properties of the
+same length whose fixed bytes are those of some that were read before are as well formed as those, and mean the same, so
+they need not be read: that is a slice for each fixed stretch, and one comparison. Measured: 0.05 to 0.2 us, against 6
+for reading them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator, Sequence
+
+from smista.protocols.amqp.wire.content import FLAGS, PROPERTIES
+from smista.protocols.amqp.wire.values import NUMBERS, Reader
+
+_FREE = frozenset(
+    ("content_type", "content_encoding", "correlation_id", "message_id", "timestamp", "type", "app_id", "cluster_id")
+)
+_TEXT = ord("S")
+
+
+class Form:
+    """Made of properties that were read, and found to be well formed."""
+
+    __slots__ = ("_fixed", "_unpack", "is_exact", "length")
+
+    def __init__(self, raw: bytes, fixed_headers: Collection[str] | None) -> None:
+        """`fixed_headers` have a meaning; None where all that is said may have one."""
+        free = [] if fixed_headers is None else list(_free(raw, fixed_headers))
+        layout, position = ">", 0
+        for start, end in free:
+            layout += f"{start - position}s{end - start}x"
+            position = end
+        self._unpack = struct.Struct(f"{layout}{len(raw) - position}s").unpack
+        self._fixed = self._unpack(raw)
+        self.length = len(raw)
+        self.is_exact = not free
+        """Whether nothing is free."""
+
+    def fits(self, raw: bytes) -> bool:
+        return len(raw) == self.length and self._unpack(raw) == self._fixed
+
+    def count_fitting(self, several: Sequence[bytes]) -> int:
+        """How many of these, all of this length, fit before the first that does not."""
+        unpack, fixed = self._unpack, self._fixed
+        found = [unpack(raw) for raw in several]
+        if found.count(fixed) == len(found):
+            return len(found)
+        return next(place for place, each in enumerate(found) if each != fixed)
+
+
+def _free(raw: bytes, fixed_headers: Collection[str]) -> Iterator[tuple[int, int]]:
+    """Where what is said begins and ends that publishing does not look at."""
+    reader = Reader(raw)
+    flags = reader.short()
+    for name, kind in PROPERTIES:
+        if not flags & FLAGS[name]:
+            continue
+        if kind == "table":
+            end = reader.long() + reader.position
+            while reader.position < end:
+                is_fixed = reader.short_string() in fixed_headers
+                start = reader.position
+                reader.value()
+                if not is_fixed and raw[start] == _TEXT:
+                    yield start + 5, reader.position
+                elif not is_fixed and raw[start] in NUMBERS:
+                    yield start + 1, reader.position
+            continue
+        start = reader.position + (kind == "short_string")
+        getattr(reader, kind)()
+        if name in _FREE:
+            yield start, reader.position
