@@ -16,6 +16,9 @@ from typing import NamedTuple, Self, cast
 
 from bench.shapes import CHUNK, Chunk, Encode, Shape, age_s, encoded
 
+WRITES_PER_S = 1_000
+"""How often a publisher writes at a steady rate, at most: the loader has no time for more."""
+
 
 class Work(NamedTuple):
     """What publishers and consumers do."""
@@ -31,7 +34,7 @@ class Work(NamedTuple):
     fanout: bool = False
     acks_single: bool = False
     per_second: float | None = None
-    """A steady rate of single messages, all publishers together; None: as fast as confirms come."""
+    """A steady rate, all publishers together; None: as fast as confirms come."""
 
     @property
     def names(self) -> list[str]:
@@ -127,23 +130,24 @@ class Publisher(Link):
         super().connection_lost(exc)
         self._has_room.set()
 
-    async def publish(self, queues: list[str], is_over: Callable[[], bool], pace_s: float | None) -> None:
-        """As fast as confirms come, or one by one every `pace_s`; until all are confirmed."""
+    async def publish(self, queues: list[str], is_over: Callable[[], bool], per_second: float | None) -> None:
+        """As fast as confirms come, or at a steady rate; until all are confirmed."""
         window = min(self.window_max, max(1, self.work.window // self.work.connections))
-        count = 1 if pace_s else min(self.chunk_max, window)
+        # Singly, or as many as come due between two writes where there are a thousand writes a second.
+        count = min(self.chunk_max, window, max(1, round(per_second / WRITES_PER_S)) if per_second else window)
         shape = self.work.shape
         chunks = deque(
             Chunk(count, self.together(queue, encoded(shape, count, self.encode(queue)))) for queue in queues
         )
         due = time.perf_counter()
         while not is_over():
-            if pace_s:
-                due += pace_s
+            if per_second:
+                due += count / per_second
                 await asyncio.sleep(due - time.perf_counter())
             await self._room(window - count)
             await self.can_write.wait()
             # What was late is counted from when it was due, so that a pause counts for all that it held up.
-            now = due if pace_s else time.perf_counter()
+            now = due if per_second else time.perf_counter()
             self._times.append((self.sent + count, now))
             self.sent += count
             self.write(chunks[0].renewed(now))

@@ -79,12 +79,12 @@ class Load:
     async def publish(self, is_over: Callable[[], bool]) -> None:
         """Returns when all is confirmed."""
         work = self._work
-        pace_s = work.connections / work.per_second if work.per_second else None
+        per_second = work.per_second / work.connections if work.per_second else None
         # With fan-out one publish is for all of them. Many publishers begin at different ones.
         names = work.names[:1] if work.fanout else work.names
         await asyncio.gather(
             *(
-                one.publish(names[number % len(names) :] + names[: number % len(names)], is_over, pace_s)
+                one.publish(names[number % len(names) :] + names[: number % len(names)], is_over, per_second)
                 for number, one in enumerate(self.publishers)
             )
         )

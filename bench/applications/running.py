@@ -69,7 +69,7 @@ async def _started(peer: Peer, *arguments: str) -> AsyncIterator[Process]:
     assert isinstance(peer, AmqpPeer)
     environment = {
         **os.environ,
-        "BENCH_BROKER": f"amqp://guest:guest@127.0.0.1:{peer.amqp_port}//",
+        "BENCH_BROKER": f"amqp://guest:guest@127.0.0.1:{peer.amqp_port}",
         "BENCH_DONE": str(peer.folder / "done"),
     }
     program = await asyncio.create_subprocess_exec(

@@ -12,6 +12,7 @@ from bench.peers.sqs import SqsPeer
 class Moto(SqsPeer, Program):
     name = "moto, sqs"
     durability = "none: messages are in memory"
+    connections = 1
     keeps = False
     wait_s = 0
     backlog_max = 10_000
