@@ -130,21 +130,27 @@ class Publisher(Link):
         super().connection_lost(exc)
         self._has_room.set()
 
-    async def publish(self, queues: list[str], is_over: Callable[[], bool], per_second: float | None) -> None:
-        """As fast as confirms come, or at a steady rate; until all are confirmed."""
-        window = min(self.window_max, max(1, self.work.window // self.work.connections))
+    def prepare(self, queues: list[str], per_second: float | None) -> None:
+        """To publish to these by turns, as fast as confirms come, or at a steady rate."""
+        self._per_second = per_second
+        self._window = min(self.window_max, max(1, self.work.window // self.work.connections))
         # Singly, or as many as come due between two writes where there are a thousand writes a second.
-        count = min(self.chunk_max, window, max(1, round(per_second / WRITES_PER_S)) if per_second else window)
+        due_together = max(1, round(per_second / WRITES_PER_S)) if per_second else self._window
+        self._count = count = min(self.chunk_max, self._window, due_together)
         shape = self.work.shape
-        chunks = deque(
+        self._chunks = deque(
             Chunk(count, self.together(queue, encoded(shape, count, self.encode(queue)))) for queue in queues
         )
+
+    async def publish(self, is_over: Callable[[], bool]) -> None:
+        """Returns when all is confirmed."""
+        per_second, count, chunks = self._per_second, self._count, self._chunks
         due = time.perf_counter()
         while not is_over():
             if per_second:
                 due += count / per_second
                 await asyncio.sleep(due - time.perf_counter())
-            await self._room(window - count)
+            await self._room(self._window - count)
             await self.can_write.wait()
             # What was late is counted from when it was due, so that a pause counts for all that it held up.
             now = due if per_second else time.perf_counter()

@@ -67,7 +67,7 @@ class Load:
     async def start(self) -> None:
         await self._peer.declare(self._work)
         await self.consume()
-        self.publishers = [await self._peer.publisher(self._work) for _ in range(self._work.connections)]
+        await self.prepare()
 
     async def consume(self) -> None:
         names = self._work.names
@@ -76,18 +76,19 @@ class Load:
             self.consumers.append(consumer)
             await consumer.consume(names[number % len(names)])
 
-    async def publish(self, is_over: Callable[[], bool]) -> None:
-        """Returns when all is confirmed."""
+    async def prepare(self) -> None:
         work = self._work
         per_second = work.per_second / work.connections if work.per_second else None
-        # With fan-out one publish is for all of them. Many publishers begin at different ones.
+        # With fan-out one publish is for all of the queues.
         names = work.names[:1] if work.fanout else work.names
-        await asyncio.gather(
-            *(
-                one.publish(names[number % len(names) :] + names[: number % len(names)], is_over, per_second)
-                for number, one in enumerate(self.publishers)
-            )
-        )
+        for number in range(work.connections):
+            publisher = await self._peer.publisher(work)
+            publisher.prepare(names[number % len(names) :: work.connections], per_second)
+            self.publishers.append(publisher)
+
+    async def publish(self, is_over: Callable[[], bool]) -> None:
+        """Returns when all is confirmed."""
+        await asyncio.gather(*(one.publish(is_over) for one in self.publishers))
 
     async def end(self) -> None:
         for one in self.consumers:
@@ -120,7 +121,7 @@ async def beside_backlog(peer: Peer, work: Work, count: int) -> Result:
     filling = await fill(peer, work, count)
     load = Load(peer, work)
     await load.consume()
-    load.publishers = [await peer.publisher(work)]
+    await load.prepare()
     start, cpu_s = time.perf_counter(), machine.cpu_s(peer.pids())
     await load.publish(lambda: time.perf_counter() >= start + SECONDS)
     took, cpu_s = time.perf_counter() - start, machine.cpu_s(peer.pids()) - cpu_s
@@ -132,7 +133,7 @@ async def beside_backlog(peer: Peer, work: Work, count: int) -> Result:
 
 async def fill(peer: Peer, work: Work, count: int) -> Load:
     load = Load(peer, work)
-    load.publishers = [await peer.publisher(work) for _ in range(work.connections)]
+    await load.prepare()
     await load.publish(lambda: load.sent >= count)
     return load
 
