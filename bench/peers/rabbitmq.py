@@ -17,7 +17,7 @@ from bench.peers.peer import Program, free_port, output
 
 class RabbitMq(AmqpPeer, Program):
     name = "rabbitmq"
-    durability = "durable classic queue, persistent messages, confirms; it syncs in intervals of its own"
+    durability = "durable classic queue, persistent messages: by its documentation on disk, synced in batches"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
