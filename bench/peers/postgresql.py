@@ -69,7 +69,7 @@ class PostgresLink(Link):
         self.buffer = data[at:]
 
     def message(self, kind: int, start: int, end: int) -> None:
-        """What is not said to all."""
+        """Of any other kind."""
 
 
 class PostgresPublisher(PostgresLink, Publisher):
