@@ -16,10 +16,10 @@ export SMISTA_TEST_LIVES := $(LIVES)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check types imports fast bench lock format clean environment python
+.PHONY: help run test check types imports fast bench bench-peers lock format clean environment python
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
 run: python ## start the broker; in a new checkout it installs what it needs first
 	@$(PYTHON) -m tools.environment run
@@ -47,6 +47,9 @@ fast:
 
 bench: environment ## measure
 	@$(BIN)/python -m bench
+
+bench-peers: environment ## measure beside other brokers, by turns; installs them where it may
+	@$(BIN)/python -m bench peers
 
 lock: python ## write requirements.lock anew, with the newest versions pyproject.toml allows
 	@$(PYTHON) -m tools.lock

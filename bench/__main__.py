@@ -1,4 +1,7 @@
-"""`make bench`, or `python -m bench NAME ...`: run the benchmarks, each in a process of its own."""
+"""`make bench`, or `python -m bench NAME ...`: run the benchmarks, each in a process of its own.
+
+`make bench-peers`, or `python -m bench peers ...`, compares with other brokers; it takes hours, and has options.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import signal
 import subprocess
 import sys
 
-from bench import amqp, durable, floods, http, memory, operations, pauses, queues, recovery, spark, sqs, topics
+from bench import amqp, durable, floods, http, memory, operations, pauses, queues, recovery, spark, sqs, stream, topics
+from bench.applications import running as applications
+from bench.comparison import command as comparison
 from bench.machine import describe
 
 BENCHMARKS = {
@@ -19,6 +24,8 @@ BENCHMARKS = {
     "topics": topics.main,
     "http": http.main,
     "amqp": amqp.main,
+    "applications": applications.main,
+    "stream": stream.main,
     "sqs": sqs.main,
     "floods": floods.main,
     "spark": spark.main,
@@ -28,6 +35,8 @@ BENCHMARKS = {
 def main(names: list[str]) -> int:
     # As on Ctrl-C, so that the servers of a benchmark end with it.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
+    if names[:1] == ["peers"]:
+        return comparison.main(names[1:])
     if len(names) == 1 and names[0] in BENCHMARKS:
         print(f"\n## {names[0]}    (python -m bench {names[0]})", flush=True)
         BENCHMARKS[names[0]]()
