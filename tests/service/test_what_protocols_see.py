@@ -21,7 +21,7 @@ MEMBER_COUNTS = {
     "Session": 46,
     "Subscription": 7,
     "SharedCredit": 5,
-    "Route": 2,
+    "Route": 3,
     "Ticket": 5,
     "Unanswered": 2,
 }

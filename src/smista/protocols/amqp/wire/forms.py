@@ -30,7 +30,7 @@ class Form:
     __slots__ = ("_fixed", "_unpack", "is_exact", "length")
 
     def __init__(self, raw: bytes, fixed_headers: Collection[str] | None) -> None:
-        """`fixed_headers` have a meaning; None where all that is said may have one."""
+        """`fixed_headers` have a meaning; None where every property may have one."""
         free = [] if fixed_headers is None else list(_free(raw, fixed_headers))
         layout, position = ">", 0
         for start, end in free:
@@ -55,7 +55,7 @@ class Form:
 
 
 def _free(raw: bytes, fixed_headers: Collection[str]) -> Iterator[tuple[int, int]]:
-    """Where what is said begins and ends that publishing does not look at."""
+    """Where values begin and end that publishing does not look at."""
     reader = Reader(raw)
     flags = reader.short()
     for name, kind in PROPERTIES:
