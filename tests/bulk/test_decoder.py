@@ -222,8 +222,8 @@ class Author:
                 ready_at=instant(ready_at_ms),
                 expires_at=instant(expires_at_ms) if expires_at_ms else None,
             )
-        said = records.envelope.encode(envelope)
-        return records.fanned_out.encode(at_ms, said, body, targets)
+        address = records.envelope.encode(envelope)
+        return records.fanned_out.encode(at_ms, address, envelope.properties, body, targets)
 
     def placed(self) -> bytes:
         """Some new, some relocated: those are no rows."""

@@ -65,11 +65,17 @@ def fill_known_hosts(patch: pytest.MonkeyPatch, count: int) -> Sized:
 
 
 def fill_recovered_envelopes(patch: pytest.MonkeyPatch, count: int) -> Sized:
-    patch.setattr(records.envelope, "decode", lambda data: Envelope(bytes(data)))
     fold = Fold(BrokerState(), resident_bytes_max=0)
     for number in range(count):
-        fold._envelope(b"%d" % number)
+        fold._envelope((b"", b"%d" % number))
     return fold._envelopes
+
+
+def fill_recovered_addresses(patch: pytest.MonkeyPatch, count: int) -> Sized:
+    fold = Fold(BrokerState(), resident_bytes_max=0)
+    for number in range(count):
+        fold._envelope((records.envelope.encode(Envelope(routing_key=f"{number}")), b""))
+    return fold._addresses
 
 
 def fill_staged_envelopes(patch: pytest.MonkeyPatch, count: int) -> Sized:
@@ -101,6 +107,7 @@ def fill_fitted(patch: pytest.MonkeyPatch, count: int) -> Sized:
 BY_HAND: dict[str, tuple[Fill, int]] = {
     "Access._known_hosts": (fill_known_hosts, KNOWN_HOSTS_MAX),
     "Fold._envelopes": (fill_recovered_envelopes, ENTRIES_MAX),
+    "Fold._addresses": (fill_recovered_addresses, ENTRIES_MAX),
     "_Maker._envelopes": (fill_staged_envelopes, ENTRIES_MAX),
     "Target.prepared": (fill_prepared, FORMS_MAX),
     "Policy._fitted": (fill_fitted, policies._FITTED_MAX),

@@ -67,19 +67,35 @@ def only(kind: Kind, record: bytes) -> memoryview:
 
 # -- messages entering ----------------------------------------------------------------------------------------------
 
-ENTRIES = st.lists(st.tuples(U64, U8, INSTANT, INSTANT, BYTES, BYTES), max_size=5)
+GIVEN = tuple[int, int, int | None, int | None, str, bytes, bytes]
+ENTRIES = st.lists(
+    st.tuples(
+        st.sampled_from([1, 1, 1, 2]),
+        st.sampled_from([0, 0, 9]),
+        INSTANT,
+        INSTANT,
+        st.sampled_from(["", "a", "a", "b"]),
+        st.sampled_from([b"", b"same", b"same", b"other"]),
+        BYTES,
+    ),
+    min_size=1,
+    max_size=8,
+)
+"""By how much the sequence goes up; priority; times; routing key; properties; body. Often as that of the one before."""
 
 
-def pack_enqueued(
-    queue: int, at_ms: int, entries: list[tuple[int, int, int | None, int | None, bytes, bytes]]
-) -> tuple[bytes, list[Entry]]:
+def pack_enqueued(queue: int, at_ms: int, entries: list[GIVEN]) -> tuple[bytes, list[Entry]]:
     """As the recorder does it; and what should be read."""
     messages, expected = [], []
-    for sequence, priority, ready_at_ms, expires_at_ms, envelope, body in entries:
+    sequence = 1 << 40
+    for more, priority, ready_at_ms, expires_at_ms, key, properties, body in entries:
+        sequence += more
+        envelope = Envelope(properties, routing_key=key)
         ready = at_ms if ready_at_ms is None else ready_at_ms
-        messages.append(message(sequence, at_ms, Envelope(envelope), body, priority, ready, expires_at_ms))
-        expected.append(Entry(queue, sequence, priority, ready, expires_at_ms, envelope, body))
-    parts, size = records.enqueued.encode(queue, at_ms, messages, lambda envelope: envelope.properties)
+        messages.append(message(sequence, at_ms, envelope, body, priority, ready, expires_at_ms))
+        address = records.envelope.encode(envelope)
+        expected.append(Entry(queue, sequence, priority, ready, expires_at_ms, address, properties, body))
+    parts, size = records.enqueued.encode(queue, at_ms, messages, records.envelope.encode)
     record = b"".join(parts)
     assert size == len(record)
     return record, expected
@@ -98,38 +114,55 @@ def message(
     return Message(sequence, sequence, 1, envelope, body, priority, at_ms, ready, expires_at_ms=expires_at_ms)
 
 
-@given(U32, AT_MS, U8, BYTES, st.lists(BYTES, min_size=1, max_size=5))
+@given(U32, AT_MS, U8, st.lists(st.tuples(st.sampled_from([b"", b"one", b"two"]), BYTES), min_size=1, max_size=5))
 def test_messages_that_are_alike_are_written_as_others_are(
-    queue: int, at_ms: int, priority: int, properties: bytes, bodies: list[bytes]
+    queue: int, at_ms: int, priority: int, given: list[tuple[bytes, bytes]]
 ) -> None:
-    envelope = Envelope(properties)
-    messages = [message(sequence, at_ms, envelope, body, priority) for sequence, body in enumerate(bodies, 1)]
-    alike = records.enqueued.encode_alike(queue, at_ms, messages, bodies, envelope.properties)
-    each = records.enqueued.encode(queue, at_ms, messages, lambda envelope: envelope.properties)
+    envelopes, bodies = [Envelope(properties) for properties, _ in given], [body for _, body in given]
+    messages = [
+        message(sequence, at_ms, envelope, body, priority)
+        for sequence, (envelope, body) in enumerate(zip(envelopes, bodies, strict=True), 1)
+    ]
+    properties = [envelope.properties for envelope in envelopes]
+    alike = records.enqueued.encode_alike(queue, at_ms, messages[0], bodies, properties, b"")
+    each = records.enqueued.encode(queue, at_ms, messages, records.envelope.encode)
     assert (b"".join(alike[0]), alike[1]) == (b"".join(each[0]), each[1])
 
 
 @given(U32, AT_MS, ENTRIES)
-def test_enqueued(queue: int, at_ms: int, entries: list[tuple[int, int, int | None, int | None, bytes, bytes]]) -> None:
+def test_enqueued(queue: int, at_ms: int, entries: list[GIVEN]) -> None:
     record, expected = pack_enqueued(queue, at_ms, entries)
-    data = only(Kind.ENQUEUED, record)
-    assert list(records.enqueued.decode(data)) == expected
-    assert records.enqueued.at_ms(data) == at_ms
+    found = list(records.blocks.records(block(record)))
+    assert [entry for each in found for entry in records.enqueued.decode(each.data)] == expected
+    assert {(each.kind, records.enqueued.at_ms(each.data)) for each in found} == {(Kind.ENQUEUED, at_ms)}
 
 
-@given(AT_MS, BYTES, BYTES, st.lists(st.tuples(U32, U64, U8, AT_MS, INSTANT), max_size=5))
+def test_properties_that_are_the_same_are_written_once() -> None:
+    alike: list[GIVEN] = [(1, 0, None, None, "key", b"p" * 1_000, b"body")] * 10
+    assert len(pack_enqueued(1, 2, alike)[0]) < 1_200
+
+
+@pytest.mark.parametrize("more", [b"", b"x"])
+def test_a_record_that_is_not_filled_by_its_messages_makes_no_sense(more: bytes) -> None:
+    data = bytes(only(Kind.ENQUEUED, pack_enqueued(1, 2, [(1, 0, None, None, "", b"p", b"body")])[0]))
+    with pytest.raises(RecordError):
+        list(records.enqueued.decode(memoryview(data[:-1] + more * 2)))
+
+
+@given(AT_MS, BYTES, BYTES, BYTES, st.lists(st.tuples(U32, U64, U8, AT_MS, INSTANT), max_size=5))
 def test_fanned_out(
-    at_ms: int, envelope: bytes, body: bytes, targets: list[tuple[int, int, int, int, int | None]]
+    at_ms: int, envelope: bytes, properties: bytes, body: bytes, targets: list[tuple[int, int, int, int, int | None]]
 ) -> None:
-    record = records.fanned_out.encode(at_ms, envelope, body, [(*target[:4], target[4] or 0) for target in targets])
+    given = [(*target[:4], target[4] or 0) for target in targets]
+    record = records.fanned_out.encode(at_ms, envelope, properties, body, given)
     data = only(Kind.FANNED_OUT, record)
-    assert records.fanned_out.decode(data) == [Entry(*target, envelope, body) for target in targets]
+    assert records.fanned_out.decode(data) == [Entry(*target, envelope, properties, body) for target in targets]
     assert records.fanned_out.at_ms(data) == at_ms
 
 
 def test_one_message_may_be_fanned_out_to_every_queue_a_broker_can_have() -> None:
     targets = [(queue, queue, 0, 1, 0) for queue in range(1, 100_001)]
-    entries = records.fanned_out.decode(only(Kind.FANNED_OUT, records.fanned_out.encode(1, b"", b"body", targets)))
+    entries = records.fanned_out.decode(only(Kind.FANNED_OUT, records.fanned_out.encode(1, b"", b"", b"body", targets)))
     assert len(entries) == 100_000
 
 
@@ -312,8 +345,10 @@ READERS: dict[Kind, Callable[[memoryview], object]] = {
 } | {kind: module.decode for kind, (_, module) in PACKED.items()}
 
 SAMPLES: dict[Kind, bytes] = {
-    Kind.ENQUEUED: pack_enqueued(1, 2, [(3, 4, 5, 6, b"envelope", b"body"), (7, 8, None, None, b"", b"")])[0],
-    Kind.FANNED_OUT: records.fanned_out.encode(2, b"envelope", b"body", [(1, 3, 4, 5, 6), (2, 4, 4, 2, 0)]),
+    Kind.ENQUEUED: pack_enqueued(1, 2, [(1, 4, 5, 6, "key", b"properties", b"body")])[0],
+    Kind.FANNED_OUT: records.fanned_out.encode(
+        2, b"envelope", b"properties", b"body", [(1, 3, 4, 5, 6), (2, 4, 4, 2, 0)]
+    ),
     Kind.PLACED: records.placed.encode([place(1, Envelope(exchange="one"), ()), place(2, None, None)], b"body"),
     Kind.DELIVERED: records.delivered.encode(1, 2, 3, 4, 5, 6, "consumer", (7, 8)),
     Kind.EXTENDED: records.extended.encode(1, 2, 3, (4, 5)),
@@ -455,24 +490,24 @@ GOLDEN = (
     "c2a9616c7465726e617465c09196a12fa6736f75726365a57175657565a66f7264657273a36b657981a17801050a00000092"
     "a12fa66576656e7473061f00000096a12fa6736f75726365a57175657565a66f7264657273a36b657981a17801071f000000"
     "96a12fa6736f75726365a57175657565a66f7264657273a36b657981a17801081800000095a12fa573686f7274a25e6f0181"
-    "a86c656173655f6d7302090900000092a12fa573686f72741050000000010000000200000000000000020000000300000000"
-    "0000000403080000000400000005000000000000000600000000000000656e76656c6f7065626f6479070000000000000008"
-    "000000000000000000114c0000000200000000000000080000000400000002000000656e76656c6f7065626f647901000000"
-    "0300000000000000040305000000000000000600000000000000020000000400000000000000040012300000002800000092"
-    "9d01010197c400a36f6e65a0c0c0c0c002030401c0c0c090009d010202c002030401c0c0c0c000626f647913090000009501"
-    "a36b6579020304144200000001000000020000000000000003000000040000000500000000000000080002000000636f6e73"
-    "756d6572060000000000000007000000000000000800000009000000151f0000009901a36a6f62a773657373696f6e020304"
-    "91960506000708099193010202c216200000009ba36a6f62a56261746368a12fa66f7264657273c091940102030405060708"
-    "0917450000009b019891920282a5737461746503a6736f75726365a66f7264657273a2746f0304cb40160000000000000681"
-    "a168019192070809030a0b0c0d0ea4636f6465a56572726f7218280000000100000002000000000000000300000004000000"
-    "0000000005000000000000000600000000000000204100000001000000020000000000000003000000000000000400000005"
-    "00000006000000000000000802000000636f6e73756d65720700000000000000080000000000000021280000000100000002"
-    "0000000000000003000000000000000200000004000000000000000500000000000000222400000001000000020000000000"
-    "0000030000000000000004000000000000000505006572726f72231c00000001000000020000000000000003000000000000"
-    "0004000000000000002420000000010000000200000000000000020000000300000000000000040000000000000025210000"
-    "0001000000020000000000000003020000000400000000000000050000000000000026210000000100000002000000000000"
-    "000300000000000000040504006e616d656572726f7227360000000100000002000000000000000300000004000000000000"
-    "000506000000000000000700000000000000080904006e616d656572726f72281d0000000100000002000000000000000300"
-    "0000000000000400000000000000012920000000010000000200000000000000020000000300000000000000040000000000"
-    "00002a10000000940102a865786368616e6765a36b6579"
+    "a86c656173655f6d7302090900000092a12fa573686f72741050000000010000000200000000000000010000000001000001"
+    "00000004070c000000050000000000000006000000000000000a0000000400000097c400a0a36b6579c0c0c0c070726f7065"
+    "7274696573626f6479115a0000000200000000000000080000000a0000000400000002000000656e76656c6f706570726f70"
+    "657274696573626f647901000000030000000000000004030500000000000000060000000000000002000000040000000000"
+    "00000400123000000028000000929d01010197c400a36f6e65a0c0c0c0c002030401c0c0c090009d010202c002030401c0c0"
+    "c0c000626f647913090000009501a36b65790203041442000000010000000200000000000000030000000400000005000000"
+    "00000000080002000000636f6e73756d6572060000000000000007000000000000000800000009000000151f0000009901a3"
+    "6a6f62a773657373696f6e02030491960506000708099193010202c216200000009ba36a6f62a56261746368a12fa66f7264"
+    "657273c0919401020304050607080917450000009b019891920282a5737461746503a6736f75726365a66f7264657273a274"
+    "6f0304cb40160000000000000681a168019192070809030a0b0c0d0ea4636f6465a56572726f721828000000010000000200"
+    "0000000000000300000004000000000000000500000000000000060000000000000020410000000100000002000000000000"
+    "000300000000000000040000000500000006000000000000000802000000636f6e73756d6572070000000000000008000000"
+    "0000000021280000000100000002000000000000000300000000000000020000000400000000000000050000000000000022"
+    "24000000010000000200000000000000030000000000000004000000000000000505006572726f72231c0000000100000002"
+    "0000000000000003000000000000000400000000000000242000000001000000020000000000000002000000030000000000"
+    "0000040000000000000025210000000100000002000000000000000302000000040000000000000005000000000000002621"
+    "0000000100000002000000000000000300000000000000040504006e616d656572726f722736000000010000000200000000"
+    "0000000300000004000000000000000506000000000000000700000000000000080904006e616d656572726f72281d000000"
+    "0100000002000000000000000300000000000000040000000000000001292000000001000000020000000000000002000000"
+    "030000000000000004000000000000002a10000000940102a865786368616e6765a36b6579"
 )

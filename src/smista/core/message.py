@@ -63,6 +63,17 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True, omit_defa
     ttl_ms: int | None = None
     max_retries: int | None = None
 
+    def is_like(self, other: Envelope) -> bool:
+        """Whether they differ in their properties only."""
+        return (
+            self.exchange == other.exchange
+            and self.routing_key == other.routing_key
+            and self.group == other.group
+            and self.deduplication_id == other.deduplication_id
+            and self.ttl_ms == other.ttl_ms
+            and self.max_retries == other.max_retries
+        )
+
     @property
     def size(self) -> int:
         """In bytes and letters, more or less."""

@@ -30,6 +30,7 @@ from smista.engine.ids import first_sequence, shard_of
 from smista.records import Kind, RecordError
 from smista.records.entry import Entry
 from smista.records.opened import Anchor
+from smista.records.rows import PackedEnvelope
 
 LOST_RUNS_MASK = (1 << 31) - 1
 """Receipts have 32 bits for the run."""
@@ -68,8 +69,10 @@ class Fold:
         self.opened_position = 0
         """The last block that says which numbers had been given out."""
         self._resident_left = resident_bytes_max
-        self._envelopes: dict[bytes, Envelope] = {b"": PLAIN}
-        self._last_large: tuple[bytes, Envelope] = b"", PLAIN
+        self._envelopes: dict[PackedEnvelope, Envelope] = {}
+        self._last_envelope: tuple[PackedEnvelope, Envelope] = (b"", b""), PLAIN
+        self._addresses: dict[bytes, Envelope] = {b"": PLAIN}
+        """Envelopes but for their properties."""
         self._claims = ClaimRecovery(state)
         self.declared = Declared(state, self._claims)
         self._queue = self.declared.queue
@@ -146,9 +149,10 @@ class Fold:
     def _enter(self, entry: Entry, at_ms: int) -> None:
         queue = self._queue(entry.queue)
         sequence = entry.sequence
-        envelope = self._envelopes.get(entry.envelope)
+        packed = entry.envelope, entry.properties
+        envelope = self._envelopes.get(packed)
         if envelope is None:
-            envelope = self._envelope(entry.envelope)
+            envelope = self._envelope(packed)
         message = Message(
             sequence,
             sequence,
@@ -354,16 +358,24 @@ class Fold:
         if type(message.body) is bytes:
             self._resident_left += len(message.body)
 
-    def _envelope(self, data: bytes) -> Envelope:
-        if len(data) > SMALL_BYTES:
-            # The copies of a fan-out come one after the other. They share it, as they did before.
-            if data != self._last_large[0]:
-                self._last_large = data, records.envelope.decode(data)
-            return self._last_large[1]
-        envelope = records.envelope.decode(data)
-        if len(self._envelopes) < ENTRIES_MAX:
-            self._envelopes[data] = envelope
-        return envelope
+    def _envelope(self, packed: PackedEnvelope) -> Envelope:
+        before = self._last_envelope
+        if packed != before[0]:
+            # Those that are alike come one after the other. They share it, as they did before.
+            address, properties = packed
+            envelope = records.envelope.with_properties(self._address(address), properties)
+            self._last_envelope = before = packed, envelope
+            if len(self._envelopes) < ENTRIES_MAX and len(address) + len(properties) <= SMALL_BYTES:
+                self._envelopes[packed] = envelope
+        return before[1]
+
+    def _address(self, data: bytes) -> Envelope:
+        found = self._addresses.get(data)
+        if found is None:
+            found = records.envelope.decode(data)
+            if len(self._addresses) < ENTRIES_MAX and len(data) <= SMALL_BYTES:
+                self._addresses[data] = found
+        return found
 
 
 def _count_death(queue: Queue, fate: Fate) -> None:

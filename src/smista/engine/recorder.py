@@ -165,7 +165,11 @@ class Recorder(Journal):
 
     def enqueued_alike(self, queue: Queue, messages: Sequence[Message], alike: Alike, at_ms: int) -> None:
         if queue.settings.durable:
-            parts, size = records.enqueued.encode(queue.number, at_ms, messages, self._envelope)
+            properties = [envelope.properties for envelope in alike.envelopes]
+            envelope = self._envelope(alike.like.envelope)
+            parts, size = records.enqueued.encode_alike(
+                queue.number, at_ms, messages[0], alike.bodies, properties, envelope
+            )
             self.parts += parts
             self.bytes += size
 
@@ -178,7 +182,10 @@ class Recorder(Journal):
                 )
         if targets:
             first = placed[0][1]
-            self.note(records.fanned_out.encode(at_ms, self._envelope(first.envelope), body_of(first), targets))
+            envelope = first.envelope
+            self.note(
+                records.fanned_out.encode(at_ms, self._envelope(envelope), envelope.properties, body_of(first), targets)
+            )
 
     def placed(self, messages: Sequence[Message], body: bytes, *, entered_at_ms: int = 0) -> None:
         """Messages that share a body, with all that is known of them."""

@@ -1,74 +1,161 @@
-"""ENQUEUED: messages were published to one queue, at `at_ms`, which is when they were created."""
+"""ENQUEUED: messages that follow each other were published to one queue, at `at_ms`, which is when they were created.
+
+All of a record have a priority, times and an envelope in common, but for their properties: a batch in which these
+differ is several records. So what most publishers send takes eight bytes a message beside body and properties, and
+writing it costs next to nothing for each. Where the properties are the same too they are there once.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from smista.core.message import PLAIN, Envelope, Message
+from smista.core.message import Envelope, Message
 from smista.records import rows
 from smista.records.entry import HAS_EXPIRES_AT, HAS_READY_AT, TIMES, Entry, pack_times, read_times
 from smista.records.errors import RecordError
 from smista.records.frames import FRAME
 from smista.records.kinds import Kind
-from smista.records.layout import U8, U32, U64, Field, Layout, check_fits
+from smista.records.layout import U8, U32, U64, Field, Layout, Numbers
 from smista.records.rows import Rows
 
-HEAD = Layout(queue=U32, at_ms=U64, count=U32)
-ENTRY = Layout(sequence=U64, priority=U8, flags=U8, envelope_bytes=U32, body_bytes=U32)
+HEAD = Layout(queue=U32, at_ms=U64, sequence=U64, count=U32, priority=U8, flags=U8, envelope_bytes=U32)
+SAME_PROPERTIES = 4
+SIZES = Numbers(U32)
 FIELDS = (
     *HEAD.fields,
-    Field("entries", "count x entry"),
-    *ENTRY.fields,
     *TIMES,
+    Field("properties_bytes", SIZES.type),
+    Field("body_bytes", SIZES.type),
     Field("envelope", "bytes"),
-    Field("body", "bytes"),
+    Field("properties", "count x bytes"),
+    Field("bodies", "count x bytes"),
 )
-
-_pack_frame, _pack_head, _pack_entry = FRAME.pack, HEAD.pack, ENTRY.pack
-
 
 Encoded = tuple[list[bytes], int]
 """The parts of the record, so that no body is copied, and its size."""
+PackEnvelope = Callable[[Envelope], bytes]
+"""Of an envelope but for its properties."""
 
 
-def encode(queue: int, at_ms: int, messages: Sequence[Message], pack_envelope: Callable[[Envelope], bytes]) -> Encoded:
-    parts = [b""]  # its head, when the sizes are known
-    more_bytes = 0
-    for message in messages:
-        body = message.body
-        assert type(body) is bytes
-        size = len(body)
-        more_bytes += size
-        flags = HAS_READY_AT if message.ready_at_ms != at_ms else 0
-        if message.expires_at_ms is not None:
-            flags |= HAS_EXPIRES_AT
-        envelope = message.envelope
-        if envelope is PLAIN and not flags:
-            parts += (_pack_entry(message.sequence, message.priority, 0, 0, size), body)
-            continue
-        packed = b"" if envelope is PLAIN else pack_envelope(envelope)
-        entry = _pack_entry(message.sequence, message.priority, flags, len(packed), size)
-        if flags:
-            packed = pack_times(flags, message.ready_at_ms, message.expires_at_ms) + packed
-        parts += (entry, packed, body)
-        more_bytes += len(packed)
-    size = HEAD.size + ENTRY.size * len(messages) + more_bytes
-    parts[0] = _pack_frame(Kind.ENQUEUED, size) + _pack_head(queue, at_ms, len(messages))
-    return parts, FRAME.size + size
+def encode(queue: int, at_ms: int, messages: Sequence[Message], pack_envelope: PackEnvelope) -> Encoded:
+    """One record, or several, of messages in the order of their sequences."""
+    parts: list[bytes] = []
+    size = start = 0
+    for end in _ends(messages):
+        some = messages[start:end]
+        bodies = [_body(message) for message in some]
+        properties = [message.envelope.properties for message in some]
+        more, more_bytes = encode_alike(queue, at_ms, some[0], bodies, properties, pack_envelope(some[0].envelope))
+        parts += more
+        size += more_bytes
+        start = end
+    return parts, size
 
 
 def encode_alike(
-    queue: int, at_ms: int, messages: Sequence[Message], bodies: Sequence[bytes], envelope: bytes
+    queue: int, at_ms: int, first: Message, bodies: Sequence[bytes], properties: Sequence[bytes], envelope: bytes
 ) -> Encoded:
-    """The same for messages that have an envelope and a priority in common, and no times of their own."""
-    count, sizes = len(messages), list(map(len, bodies))
-    priority, envelope_bytes = messages[0].priority, len(envelope)
-    size = HEAD.size + (ENTRY.size + envelope_bytes) * count + sum(sizes)
-    parts = [_pack_frame(Kind.ENQUEUED, size) + _pack_head(queue, at_ms, count)]
-    for message, body, body_bytes in zip(messages, bodies, sizes, strict=True):
-        parts += (_pack_entry(message.sequence, priority, 0, envelope_bytes, body_bytes), envelope, body)
-    return parts, FRAME.size + size
+    """The record of messages with these bodies and properties, of which all else is as in the first."""
+    count, flags = len(bodies), 0
+    times = b""
+    if first.ready_at_ms != at_ms or first.expires_at_ms is not None:
+        flags = HAS_READY_AT if first.ready_at_ms != at_ms else 0
+        flags |= 0 if first.expires_at_ms is None else HAS_EXPIRES_AT
+        times = pack_times(flags, first.ready_at_ms, first.expires_at_ms)
+    if properties.count(properties[0]) == count:
+        flags |= SAME_PROPERTIES
+        properties = properties[:1]
+    properties_sizes, body_sizes = list(map(len, properties)), list(map(len, bodies))
+    sizes = SIZES.pack(properties_sizes) + SIZES.pack(body_sizes)
+    size = HEAD.size + len(times) + len(sizes) + len(envelope) + sum(properties_sizes) + sum(body_sizes)
+    head = HEAD.pack(queue, at_ms, first.sequence, count, first.priority, flags, len(envelope))
+    start = b"".join((FRAME.pack(Kind.ENQUEUED, size), head, times, sizes, envelope))
+    return [start, *properties, *bodies], FRAME.size + size
+
+
+def _ends(messages: Sequence[Message]) -> Iterator[int]:
+    """Behind which messages others follow that are not like them."""
+    before = messages[0]
+    for place in range(1, len(messages)):
+        message = messages[place]
+        if (
+            message.sequence != before.sequence + 1
+            or message.priority != before.priority
+            or message.ready_at_ms != before.ready_at_ms
+            or message.expires_at_ms != before.expires_at_ms
+            or not (message.envelope is before.envelope or message.envelope.is_like(before.envelope))
+        ):
+            yield place
+        before = message
+    yield len(messages)
+
+
+def _body(message: Message) -> bytes:
+    body = message.body
+    assert type(body) is bytes
+    return body
+
+
+class Outline(NamedTuple):
+    """What such a record says of its messages, and where in a block their bytes stand."""
+
+    queue: int
+    at_ms: int
+    sequence: int
+    """Of the first."""
+    message_count: int
+    priority: int
+    ready_at_ms: int
+    expires_at_ms: int | None
+    envelope: bytes
+    properties_sizes: tuple[int, ...]
+    """One, if all have the same."""
+    properties_at: int
+    body_sizes: tuple[int, ...]
+    bodies_at: int
+
+
+def outline(data: bytes | memoryview, start: int, end: int) -> Outline:
+    """Of the record from `start` to `end`, which has to be filled by it."""
+    try:
+        queue, at_ms, sequence, count, priority, flags, envelope_bytes = HEAD.unpack_from(data, start)
+        ready_at_ms, expires_at_ms, offset = read_times(data, flags, start + HEAD.size, at_ms)
+    except struct.error as error:
+        raise RecordError(f"An ENQUEUED record is cut short: {error}.") from None
+    properties_count = 1 if flags & SAME_PROPERTIES else count
+    properties_sizes = SIZES.read(data, offset, properties_count)
+    offset += SIZES.size * properties_count
+    body_sizes = SIZES.read(data, offset, count)
+    envelope_at = offset + SIZES.size * count
+    properties_at = envelope_at + envelope_bytes
+    bodies_at = properties_at + sum(properties_sizes)
+    if bodies_at + sum(body_sizes) != end:
+        raise RecordError("An ENQUEUED record is not filled by its messages.")
+    envelope = bytes(data[envelope_at:properties_at])
+    return Outline(
+        queue,
+        at_ms,
+        sequence,
+        count,
+        priority,
+        ready_at_ms,
+        expires_at_ms,
+        envelope,
+        properties_sizes,
+        properties_at,
+        body_sizes,
+        bodies_at,
+    )
+
+
+def pieces(data: bytes | memoryview, sizes: Sequence[int], offset: int) -> Iterator[bytes]:
+    """Bytes that follow each other."""
+    for size in sizes:
+        end = offset + size
+        yield bytes(data[offset:end])
+        offset = end
 
 
 def at_ms(data: memoryview) -> int:
@@ -76,25 +163,25 @@ def at_ms(data: memoryview) -> int:
 
 
 def decode(data: memoryview) -> Iterator[Entry]:
-    try:
-        queue, at_ms, count = HEAD.unpack_from(data)
-        offset = HEAD.size
-        for _ in range(count):
-            sequence, priority, flags, envelope_bytes, body_bytes = ENTRY.unpack_from(data, offset)
-            ready_at_ms, expires_at_ms, offset = read_times(data, flags, offset + ENTRY.size, at_ms)
-            body_at = offset + envelope_bytes
-            end = body_at + body_bytes
-            check_fits(data, end)
-            envelope, body = bytes(data[offset:body_at]), bytes(data[body_at:end])
-            yield Entry(queue, sequence, priority, ready_at_ms, expires_at_ms, envelope, body)
-            offset = end
-    except struct.error as error:
-        raise RecordError(f"An ENQUEUED record is cut short: {error}.") from None
+    run = outline(data, 0, len(data))
+    queue, priority, ready_at_ms, expires_at_ms, envelope = (
+        run.queue,
+        run.priority,
+        run.ready_at_ms,
+        run.expires_at_ms,
+        run.envelope,
+    )
+    properties = list(pieces(data, run.properties_sizes, run.properties_at))
+    if len(properties) < run.message_count:
+        properties *= run.message_count
+    bodies = pieces(data, run.body_sizes, run.bodies_at)
+    for sequence, (own, body) in enumerate(zip(properties, bodies, strict=True), run.sequence):
+        yield Entry(queue, sequence, priority, ready_at_ms, expires_at_ms, envelope, own, body)
 
 
 def collect(into: Rows, block: bytes, start: int, end: int) -> None:
-    queue, at_ms, count = HEAD.unpack_from(block, start)
+    queue, at_ms, _, count, *_ = HEAD.unpack_from(block, start)
     code = into.step(rows.ENQUEUED, queue, count)
     if code >= 0 and count:
         into.run(rows.ENQUEUED, code, at_ms, count)
-        into.take_entries(block, start + HEAD.size, end, count)
+        into.take_run(block, outline(block, start, end))

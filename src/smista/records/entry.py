@@ -22,6 +22,8 @@ class Entry(NamedTuple):
     ready_at_ms: int
     expires_at_ms: int | None
     envelope: bytes
+    """But for its properties."""
+    properties: bytes
     body: bytes
 
 

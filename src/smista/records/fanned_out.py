@@ -13,11 +13,12 @@ from smista.records.kinds import Kind
 from smista.records.layout import U8, U32, U64, Field, Layout, check_fits
 from smista.records.rows import Rows
 
-HEAD = Layout(at_ms=U64, envelope_bytes=U32, body_bytes=U32, count=U32)
+HEAD = Layout(at_ms=U64, envelope_bytes=U32, properties_bytes=U32, body_bytes=U32, count=U32)
 TARGET = Layout(queue=U32, sequence=U64, priority=U8, flags=U8)
 FIELDS = (
     *HEAD.fields,
     Field("envelope", "bytes"),
+    Field("properties", "bytes"),
     Field("body", "bytes"),
     Field("targets", "count x target"),
     *TARGET.fields,
@@ -25,9 +26,12 @@ FIELDS = (
 )
 
 
-def encode(at_ms: int, envelope: bytes, body: bytes, targets: Sequence[tuple[int, int, int, int, int]]) -> bytes:
+def encode(
+    at_ms: int, envelope: bytes, properties: bytes, body: bytes, targets: Sequence[tuple[int, int, int, int, int]]
+) -> bytes:
     """Each target is (queue, sequence, priority, ready_at_ms, expires_at_ms or 0)."""
-    parts = [HEAD.pack(at_ms, len(envelope), len(body), len(targets)), envelope, body]
+    head = HEAD.pack(at_ms, len(envelope), len(properties), len(body), len(targets))
+    parts = [head, envelope, properties, body]
     for queue, sequence, priority, ready_at_ms, expires_at_ms in targets:
         flags = (HAS_READY_AT if ready_at_ms != at_ms else 0) | (HAS_EXPIRES_AT if expires_at_ms else 0)
         parts.append(TARGET.pack(queue, sequence, priority, flags))
@@ -42,27 +46,30 @@ def at_ms(data: memoryview) -> int:
 
 def decode(data: memoryview) -> list[Entry]:
     try:
-        at_ms, envelope_bytes, body_bytes, count = HEAD.unpack_from(data)
-        body_at = HEAD.size + envelope_bytes
+        at_ms, envelope_bytes, properties_bytes, body_bytes, count = HEAD.unpack_from(data)
+        properties_at = HEAD.size + envelope_bytes
+        body_at = properties_at + properties_bytes
         offset = body_at + body_bytes
         check_fits(data, offset)
-        envelope, body = bytes(data[HEAD.size : body_at]), bytes(data[body_at:offset])
+        envelope, properties = bytes(data[HEAD.size : properties_at]), bytes(data[properties_at:body_at])
+        body = bytes(data[body_at:offset])
         entries = []
         for _ in range(count):
             queue, sequence, priority, flags = TARGET.unpack_from(data, offset)
             ready_at_ms, expires_at_ms, offset = read_times(data, flags, offset + TARGET.size, at_ms)
-            entries.append(Entry(queue, sequence, priority, ready_at_ms, expires_at_ms, envelope, body))
+            entries.append(Entry(queue, sequence, priority, ready_at_ms, expires_at_ms, envelope, properties, body))
         return entries
     except struct.error as error:
         raise RecordError(f"A FANNED_OUT record is cut short: {error}.") from None
 
 
 def collect(into: Rows, block: bytes, start: int, end: int) -> None:
-    at_ms, envelope_bytes, body_bytes, count = HEAD.unpack_from(block, start)
+    at_ms, envelope_bytes, properties_bytes, body_bytes, count = HEAD.unpack_from(block, start)
     envelope_at = start + HEAD.size
-    body_at = envelope_at + envelope_bytes
+    properties_at = envelope_at + envelope_bytes
+    body_at = properties_at + properties_bytes
     offset = body_at + body_bytes
-    envelope = block[envelope_at:body_at]
+    envelope = block[envelope_at:properties_at], block[properties_at:body_at]
     body = memoryview(block)[body_at:offset]
     for _ in range(count):
         queue, sequence, priority, flags = TARGET.unpack_from(block, offset)

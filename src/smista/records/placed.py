@@ -93,7 +93,7 @@ def collect(into: Rows, block: bytes, start: int, end: int) -> None:
             into.take_entry(
                 placed.sequence,
                 placed.priority,
-                envelopes.encode(envelope),
+                (envelopes.encode(envelope), envelope.properties),
                 body,
                 ready_at_ms=placed.ready_at_ms,
                 expires_at_ms=placed.expires_at_ms,

@@ -7,10 +7,15 @@ Nothing here is done for each row, and nothing is decoded that was not asked for
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from smista.core.message import Reason
 
+if TYPE_CHECKING:
+    from smista.records.enqueued import Outline
+
+PackedEnvelope = tuple[bytes, bytes]
+"""An envelope but for its properties, and those."""
 NONE = -1
 """Stands for null."""
 KINDS = (
@@ -79,7 +84,7 @@ class Rows(Protocol):
         """The sequence of a run of one; `NONE` where a row has none."""
         ...
 
-    def take_entries(self, block: bytes, start: int, end: int, count: int) -> None:
+    def take_run(self, block: bytes, run: Outline) -> None:
         """The entries of a run, as they stand in an ENQUEUED record."""
         ...
 
@@ -87,7 +92,7 @@ class Rows(Protocol):
         self,
         sequence: int,
         priority: int,
-        envelope: bytes,
+        envelope: PackedEnvelope,
         body: memoryview,
         *,
         ready_at_ms: int | None = None,
