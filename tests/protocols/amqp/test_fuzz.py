@@ -257,16 +257,20 @@ def _send(raw: Raw, sent: bytes) -> None:
 
 
 def _check_answers(raw: Raw, sent: bytes) -> None:
-    """What comes is well formed to the end; an error is answered by a close, and nothing follows that."""
+    """What comes is well formed to the end; an error is answered by a close, and nothing follows that but the answer to
+    a close of the client's that crossed it."""
     if not sent.startswith(HELLO):
         _check_other_protocol(raw)
         return
-    is_closed = False
+    is_closed = has_agreed = False
     try:
         while True:
             kind, number, payload = raw.frame()
-            assert not is_closed
-            if kind == METHOD:
+            assert not has_agreed
+            if is_closed:
+                assert (kind, number, methods.read(payload)) == (METHOD, 0, methods.ConnectionCloseOk())
+                has_agreed = True
+            elif kind == METHOD:
                 method = methods.read(payload)
                 if isinstance(method, (methods.ConnectionClose, methods.ChannelClose)):
                     assert method.reply_text.startswith(replies.NAMES[method.reply_code])
