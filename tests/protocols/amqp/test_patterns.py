@@ -211,3 +211,46 @@ async def test_a_pattern_does_not_outlive_the_reply_consumer_that_it_names() -> 
     assert "fast reply consumer does not exist" in (await client.expect(methods.ChannelClose)).reply_text
     assert server.counts() == (2, 0, 0)
     await server.stop()
+
+
+async def test_a_message_between_the_frames_of_another_is_none_of_its_frames() -> None:
+    server = await Server().start()
+    client = await server.connect(channels=2)
+    client.feed(on(1, declare("q"), declare("x")))
+    await client.expect_all(*[methods.QueueDeclareOk] * 2)
+    between = message(b"y", "q", channel=2)
+    client.feed(between * 2)
+    client.feed(publish("x") + between + head(1) + part(b"a") + message(b"b", "x"))
+    assert client.has_nothing, "nothing was wrong with it"
+    assert [one.body for one in await server.broker.receiving.receive("x", 10)] == [b"a", b"b"]
+    assert len(await server.broker.receiving.receive("q", 10)) == 3
+    assert len(client.connection._scanner._patterns) == 2, "one for each queue"
+    await server.stop()
+
+
+async def test_an_exchange_looks_at_headers_only_after_messages_came_for_which_nobody_did() -> None:
+    server = await Server().start()
+    client, other = await server.connect(), await server.connect()
+    client.feed(on(1, declare("q"), declare("r")))
+    await client.expect_all(*[methods.QueueDeclareOk] * 2)
+    await client.call(methods.QueueBind(0, "q", "amq.topic", "k", False, {}), methods.QueueBindOk)
+
+    def say(to: str, *bodies: bytes) -> bytes:
+        return b"".join(
+            message(
+                body,
+                "k",
+                "amq.topic",
+                properties=write_properties(BasicProperties(headers={"to": to}, message_id=body.decode())),
+            )
+            for body in bodies
+        )
+
+    client.feed(say("r", b"1", b"2"))
+    await other.call(methods.QueueBind(0, "r", "amq.headers", "", False, {"to": "r"}), methods.QueueBindOk)
+    await other.call(methods.ExchangeBind(0, "amq.headers", "amq.topic", "k", False, {}), methods.ExchangeBindOk)
+    client.feed(say("r", b"3") + say("q", b"4", b"5") + say("r", b"6", b"7"))
+    assert client.has_nothing, "nothing was wrong with it"
+    assert [one.body for one in await server.broker.receiving.receive("q", 10)] == [b"%d" % n for n in range(1, 8)]
+    assert [one.body for one in await server.broker.receiving.receive("r", 10)] == [b"3", b"6", b"7"]
+    await server.stop()

@@ -112,6 +112,8 @@ class Scanner:
             if kind == METHOD and self._patterns:
                 start, position = position, self._take_alike(data, position)
                 if position > start:
+                    # Another channel may be in the middle of a message: what follows its method is not its header.
+                    opened_at = -1
                     continue
             if kind == METHOD:
                 opened_at, opened_by = position, number
