@@ -166,7 +166,7 @@ class Scanner:
             return
         pattern = self._patterns.get(opening)
         if pattern is None or pattern.prepared is not prepared:
-            self._pattern_bytes += prepared.kept_bytes + len(opening)
+            self._pattern_bytes += prepared.remembered_bytes + len(opening)
             if len(self._patterns) >= PATTERNS_MAX or self._pattern_bytes > PATTERN_BYTES_MAX:
                 self.forget_patterns()
                 pattern = None
