@@ -249,6 +249,43 @@ async def test_its_jobs_go_with_a_queue(orders: Bench) -> None:
     assert orders.broker._state.jobs == {}
 
 
+async def test_who_starts_one_is_told_of_it_though_its_queue_goes_before_that_is_on_disk(orders: Bench) -> None:
+    await set_aside(orders, 5)
+    broker = orders.broker
+    started, _ = await asyncio.gather(
+        broker.jobs.start(DEAD, per_second=SLOW), broker.declaring.delete_queue("orders_dlq")
+    )
+    assert (started.queue, started.state, started.code) == ("orders_dlq", JobState.FAILED, "queue_deleted")
+
+
+async def test_who_cancels_one_is_told_of_it_though_its_queue_goes_before_that_is_on_disk(orders: Bench) -> None:
+    await set_aside(orders, 5)
+    broker = orders.broker
+    started = await broker.jobs.start(DEAD, per_second=SLOW)
+    cancelled, _ = await asyncio.gather(
+        broker.jobs.cancel("orders_dlq", started.id), broker.declaring.delete_queue("orders_dlq")
+    )
+    assert (cancelled.queue, cancelled.state) == ("orders_dlq", JobState.CANCELLED)
+
+
+async def test_who_waits_for_one_is_told_of_its_end_though_its_queue_goes_before_that_is_on_disk(
+    orders: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await set_aside(orders, 5)
+    broker, keeper = orders.broker, orders.broker._keeper
+    durable = keeper.durable
+
+    async def deleted_first() -> None:
+        monkeypatch.setattr(keeper, "durable", durable)
+        await broker.declaring.delete_queue("orders_dlq")
+
+    running = asyncio.create_task(broker.jobs.run(DEAD))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(keeper, "durable", deleted_first)
+    ended = await running
+    assert (ended.queue, ended.state, ended.moved) == ("orders_dlq", JobState.COMPLETED, 5)
+
+
 async def test_a_queue_that_it_has_begun_to_search_ends_it_and_one_that_it_has_not_does_not(orders: Bench) -> None:
     await orders.declare("owner")
     for name in ("a", "b"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ import pytest
 
 from smista.core.exchanges import ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Publication
+from smista.core.queue import Queue
 from smista.core.settings import QueueSettings
 from smista.engine import Broker, BrokerSettings, recovery
 from smista.errors import BrokerError, StaleReceipt
@@ -145,6 +147,31 @@ async def test_what_comes_back_from_older_blocks_is_there_at_every_later_start()
     await all_starts_agree(bench)
     assert await bench.bodies(queue="gone") == [b"confirmed"]
     await bench.broker.close()
+
+
+async def test_what_was_folded_in_vain_is_not_in_memory_beside_what_is_folded_again() -> None:
+    place = MemoryPlace()
+    bench = Bench(place, KEEPING)
+    await bench.open()
+    await bench.declare("other")
+    await churn(bench, place.log, place.log.next_position)
+    await bench.broker.close()
+    assert place.log.first_position < place.log.fold_position
+    place.log.damage(place.log.next_position - 1)
+
+    def queue_count() -> int:
+        return sum(isinstance(one, Queue) for one in gc.get_objects())
+
+    gc.collect()
+    before = queue_count()
+    gc.disable()
+    try:
+        found = recovery.Recovery(resident_bytes_max=1 << 20)
+        found.replay(place.log, lambda damage: None)
+        assert place.log.fold_position == place.log.first_position, "or nothing was folded again"
+        assert queue_count() - before == len(found.state.queues)
+    finally:
+        gc.enable()
 
 
 # -- blocks that can be read again ------------------------------------------------------------------------------------

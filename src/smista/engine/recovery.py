@@ -17,6 +17,7 @@ So what was confirmed since rests on the same blocks at every start. Two things 
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from collections.abc import Callable, Iterator
 
@@ -67,6 +68,9 @@ class Recovery:
         self.left_out = log.left_out
         self._fold_from(log.fold_position, log, on_damage)
         if self.left_out != log.left_out and log.first_position < self.fold_position:
+            # Queues refer to each other in circles: what was made of the log would be in memory twice.
+            del self.state, self._fold
+            gc.collect()
             self._fold_from(log.first_position, log, on_damage)
         if not self.left_out and self._fold.declared.nameless:
             numbers = ", ".join(map(str, self._fold.declared.nameless))

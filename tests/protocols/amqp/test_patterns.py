@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from smista.protocols.amqp.reply_to import REPLY_TO
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.content import BasicProperties, write_properties
+from smista.protocols.amqp.wire.forms import Form
 from smista.protocols.amqp.wire.frames import HEAD
 from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import consume, declare, frame, head, message, on, part, publish
@@ -210,4 +213,71 @@ async def test_a_pattern_does_not_outlive_the_reply_consumer_that_it_names() -> 
     client.feed(asking)
     assert "fast reply consumer does not exist" in (await client.expect(methods.ChannelClose)).reply_text
     assert server.counts() == (2, 0, 0)
+    await server.stop()
+
+
+async def test_a_message_between_the_frames_of_another_is_none_of_its_frames() -> None:
+    server = await Server().start()
+    client = await server.connect(channels=2)
+    client.feed(on(1, declare("q"), declare("x")))
+    await client.expect_all(*[methods.QueueDeclareOk] * 2)
+    between = message(b"y", "q", channel=2)
+    client.feed(between * 2)
+    client.feed(publish("x") + between + head(1) + part(b"a") + message(b"b", "x"))
+    assert client.has_nothing, "nothing was wrong with it"
+    assert [one.body for one in await server.broker.receiving.receive("x", 10)] == [b"a", b"b"]
+    assert len(await server.broker.receiving.receive("q", 10)) == 3
+    assert len(client.connection._scanner._patterns) == 2, "one for each queue"
+    await server.stop()
+
+
+async def test_an_exchange_looks_at_headers_only_after_messages_came_for_which_nobody_did() -> None:
+    server = await Server().start()
+    client, other = await server.connect(), await server.connect()
+    client.feed(on(1, declare("q"), declare("r")))
+    await client.expect_all(*[methods.QueueDeclareOk] * 2)
+    await client.call(methods.QueueBind(0, "q", "amq.topic", "k", False, {}), methods.QueueBindOk)
+
+    def say(to: str, *bodies: bytes) -> bytes:
+        return b"".join(
+            message(
+                body,
+                "k",
+                "amq.topic",
+                properties=write_properties(BasicProperties(headers={"to": to}, message_id=body.decode())),
+            )
+            for body in bodies
+        )
+
+    client.feed(say("r", b"1", b"2"))
+    await other.call(methods.QueueBind(0, "r", "amq.headers", "", False, {"to": "r"}), methods.QueueBindOk)
+    await other.call(methods.ExchangeBind(0, "amq.headers", "amq.topic", "k", False, {}), methods.ExchangeBindOk)
+    client.feed(say("r", b"3") + say("q", b"4", b"5") + say("r", b"6", b"7"))
+    assert client.has_nothing, "nothing was wrong with it"
+    assert [one.body for one in await server.broker.receiving.receive("q", 10)] == [b"%d" % n for n in range(1, 8)]
+    assert [one.body for one in await server.broker.receiving.receive("r", 10)] == [b"3", b"6", b"7"]
+    await server.stop()
+
+
+async def test_what_is_of_another_form_is_not_cut_out_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await Server().start()
+    client = await server.connect()
+    client.feed(on(1, declare("q")))
+    await client.expect(methods.QueueDeclareOk)
+    count_fitting = Form.count_fitting
+    cut_out = 0
+
+    def counted(form: Form, several: Sequence[bytes]) -> int:
+        nonlocal cut_out
+        cut_out += len(several)
+        return count_fitting(form, several)
+
+    monkeypatch.setattr(Form, "count_fitting", counted)
+    # Two forms of one length, in runs of two.
+    properties = [write_properties(BasicProperties(headers={"x-group": group})) for group in "aabb"]
+    client.feed(b"".join(message(b"%d" % n, "q", properties=properties[n % 4]) for n in range(1_000)))
+    await settle()
+    assert 100 < cut_out < 10_000
+    deliveries = await server.broker.receiving.receive("q", 1_000)
+    assert [(one.body, one.envelope.group) for one in deliveries] == [(b"%d" % n, "aabb"[n % 4]) for n in range(1_000)]
     await server.stop()

@@ -53,6 +53,8 @@ class Raw(bytes):
     def kept_bytes(self) -> int:
         return len(self)
 
+    remembered_bytes = kept_bytes
+
     @property
     def form(self) -> Form:
         return Form(self, None)

@@ -110,6 +110,11 @@ class Prepared:
             self.kept_bytes += len(raw) * TEXT_BYTES_PER_BYTE
 
     @property
+    def remembered_bytes(self) -> int:
+        """What it takes with its form."""
+        return self.kept_bytes + (0 if self.form is None else self.form.kept_bytes)
+
+    @property
     def routed_by(self) -> dict[str, Any]:
         """The headers, for an exchange that looks at them."""
         if self._routed_by is None:

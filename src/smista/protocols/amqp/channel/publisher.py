@@ -155,7 +155,10 @@ class Publisher:
 
     def count_per_step(self, target: Target, prepared: Prepared) -> int:
         """How many messages like this may be published in one step, by the work that they make as things are now: a
-        target may remember a shorter route."""
+        target may remember a shorter route. None where an exchange on the way looks at headers by now that nobody
+        kept."""
+        if not target.is_enough(prepared):
+            return 0
         try:
             queues = self.route(target, prepared)
         except ChannelClosing:

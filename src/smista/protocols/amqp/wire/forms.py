@@ -22,12 +22,14 @@ _FREE = frozenset(
     ("content_type", "content_encoding", "correlation_id", "message_id", "timestamp", "type", "app_id", "cluster_id")
 )
 _TEXT = ord("S")
+STRETCH_BYTES = 100
+"""What a stretch that is fixed takes in memory beside its bytes, at most: there may be one for each three bytes."""
 
 
 class Form:
     """Made of properties that were read, and found to be well formed."""
 
-    __slots__ = ("_fixed", "_unpack", "is_exact", "length")
+    __slots__ = ("_fixed", "_unpack", "is_exact", "kept_bytes", "length")
 
     def __init__(self, raw: bytes, fixed_headers: Collection[str] | None) -> None:
         """`fixed_headers` have a meaning; None where every property may have one."""
@@ -39,6 +41,8 @@ class Form:
         self._unpack = struct.Struct(f"{layout}{len(raw) - position}s").unpack
         self._fixed = self._unpack(raw)
         self.length = len(raw)
+        self.kept_bytes = len(raw) + STRETCH_BYTES * len(self._fixed)
+        """What it takes in memory, or more."""
         self.is_exact = not free
         """Whether nothing is free."""
 

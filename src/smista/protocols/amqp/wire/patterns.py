@@ -4,9 +4,10 @@
     └────────────── opening ─────────────────────────┘  8   └ a form ───┘ └────────── tail ────────────────┘    4
 
 A message whose opening is that of one before it, and whose properties have the form of that one's, needs no taking
-apart: all of a read that are like it are cut out of the bytes, and then held against the form together. Whatever does
-not fit in any way is left to be read frame by frame, which then says what is wrong with it. Measured: 0.2 us a message,
-and what its form takes, against 2.5 us frame by frame and 6 for reading its properties.
+apart: those of a read that are like it are cut out of the bytes, more and more of them at a time, and then held against
+the form together. Whatever does not fit in any way is left to be read frame by frame, which then says what is wrong
+with it. Measured: 0.2 us a message, and what its form takes, against 2.5 us frame by frame and 6 for reading its
+properties.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ OPENING_BYTES_MAX = 4_096
 """A longer beginning is not remembered."""
 HEADER_HEAD_BYTES = 11
 """Of a header frame: its own head, class and weight."""
+AHEAD_FIRST = 8
+"""How many messages are cut out before they are held against the form; then twice as many, and so on: what does not fit
+was cut out in vain, and messages of several forms may follow each other in short runs."""
 _BEFORE_PROPERTIES = 12
 _LENGTH = struct.Struct(">I")
 
@@ -66,20 +70,27 @@ class Pattern:
         properties: list[bytes] = []
         start, end = position, len(data)
         unpack, head_bytes, opening, tail = self._unpack, self._head_bytes, self.opening, self._tail
-        while position + head_bytes < end and len(bodies) < limit:
-            opens, size, raw, closes, length = unpack(data, position)
-            first = position + head_bytes
-            body_end = first + size
-            # In this order: a size may be as large as 64 bits.
-            if opens != opening or closes != tail or size != length or not 0 < size <= size_max:
+        fitting, ahead = 0, AHEAD_FIRST
+        while fitting < limit:
+            until = min(limit, fitting + ahead)
+            while position + head_bytes < end and len(bodies) < until:
+                opens, size, raw, closes, length = unpack(data, position)
+                first = position + head_bytes
+                body_end = first + size
+                # In this order: a size may be as large as 64 bits.
+                if opens != opening or closes != tail or size != length or not 0 < size <= size_max:
+                    break
+                if body_end >= end or data[body_end] != END:
+                    break
+                properties.append(raw)
+                bodies.append(data[first:body_end])
+                position = body_end + 1
+            fitting += self._form.count_fitting(properties[fitting:])
+            if fitting < len(bodies):
+                del bodies[fitting:], properties[fitting:]
+                position = start + (head_bytes + 1) * fitting + sum(map(len, bodies))
                 break
-            if body_end >= end or data[body_end] != END:
+            if len(bodies) < until:
                 break
-            properties.append(raw)
-            bodies.append(data[first:body_end])
-            position = body_end + 1
-        count = self._form.count_fitting(properties)
-        if count < len(bodies):
-            del bodies[count:], properties[count:]
-            position = start + (head_bytes + 1) * count + sum(map(len, bodies))
+            ahead *= 2
         return bodies, properties, position

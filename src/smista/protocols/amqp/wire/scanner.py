@@ -112,6 +112,8 @@ class Scanner:
             if kind == METHOD and self._patterns:
                 start, position = position, self._take_alike(data, position)
                 if position > start:
+                    # Another channel may be in the middle of a message: what follows its method is not its header.
+                    opened_at = -1
                     continue
             if kind == METHOD:
                 opened_at, opened_by = position, number
@@ -164,7 +166,7 @@ class Scanner:
             return
         pattern = self._patterns.get(opening)
         if pattern is None or pattern.prepared is not prepared:
-            self._pattern_bytes += prepared.kept_bytes + len(opening)
+            self._pattern_bytes += prepared.remembered_bytes + len(opening)
             if len(self._patterns) >= PATTERNS_MAX or self._pattern_bytes > PATTERN_BYTES_MAX:
                 self.forget_patterns()
                 pattern = None
