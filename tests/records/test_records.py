@@ -98,17 +98,6 @@ def message(
     return Message(sequence, sequence, 1, envelope, body, priority, at_ms, ready, expires_at_ms=expires_at_ms)
 
 
-@given(U32, AT_MS, U8, BYTES, st.lists(BYTES, min_size=1, max_size=5))
-def test_messages_that_are_alike_are_written_as_others_are(
-    queue: int, at_ms: int, priority: int, properties: bytes, bodies: list[bytes]
-) -> None:
-    envelope = Envelope(properties)
-    messages = [message(sequence, at_ms, envelope, body, priority) for sequence, body in enumerate(bodies, 1)]
-    alike = records.enqueued.encode_alike(queue, at_ms, messages, bodies, envelope.properties)
-    each = records.enqueued.encode(queue, at_ms, messages, lambda envelope: envelope.properties)
-    assert (b"".join(alike[0]), alike[1]) == (b"".join(each[0]), each[1])
-
-
 @given(U32, AT_MS, ENTRIES)
 def test_enqueued(queue: int, at_ms: int, entries: list[tuple[int, int, int | None, int | None, bytes, bytes]]) -> None:
     record, expected = pack_enqueued(queue, at_ms, entries)

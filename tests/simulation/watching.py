@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from smista.core.message import Alike, Fate, Message, Reason
+from smista.core.message import Fate, Message, Reason
 from smista.core.queue import Queue
 from smista.core.state import BrokerState
 from smista.engine.journal import EngineJournal
@@ -34,10 +34,6 @@ class WatchedJournal(EngineJournal):
 
     def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
         super().enqueued(queue, messages, at_ms)
-        self.ledger.entered(queue, messages, self.position)
-
-    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], alike: Alike, at_ms: int) -> None:
-        super().enqueued_alike(queue, messages, alike, at_ms)
         self.ledger.entered(queue, messages, self.position)
 
     def fanned_out(self, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:

@@ -125,7 +125,7 @@ def publish_alike(
         Message(sequence, sequence, number, envelope, body, priority, now_ms, now_ms)
         for sequence, (envelope, body) in enumerate(zip(alike.envelopes, bodies, strict=True), state.next_sequence)
     ]
-    enter_plain(state, queue, entered, alike, sum(map(len, bodies)), now_ms)
+    enter_plain(state, queue, entered, sum(map(len, bodies)), now_ms)
     return []
 
 
@@ -174,7 +174,7 @@ def _publish_plain(
         body_bytes += len(body)
         sequence += 1
     if entered:
-        enter_plain(state, queue, entered, None, body_bytes, now_ms)
+        enter_plain(state, queue, entered, body_bytes, now_ms)
         if batch is not None:
             _remember_batch(state, queue, batch, entered, results, now_ms)
     return results

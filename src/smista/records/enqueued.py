@@ -58,19 +58,6 @@ def encode(queue: int, at_ms: int, messages: Sequence[Message], pack_envelope: C
     return parts, FRAME.size + size
 
 
-def encode_alike(
-    queue: int, at_ms: int, messages: Sequence[Message], bodies: Sequence[bytes], envelope: bytes
-) -> Encoded:
-    """The same for messages that have an envelope and a priority in common, and no times of their own."""
-    count, sizes = len(messages), list(map(len, bodies))
-    priority, envelope_bytes = messages[0].priority, len(envelope)
-    size = HEAD.size + (ENTRY.size + envelope_bytes) * count + sum(sizes)
-    parts = [_pack_frame(Kind.ENQUEUED, size) + _pack_head(queue, at_ms, count)]
-    for message, body, body_bytes in zip(messages, bodies, sizes, strict=True):
-        parts += (_pack_entry(message.sequence, priority, 0, envelope_bytes, body_bytes), envelope, body)
-    return parts, FRAME.size + size
-
-
 def at_ms(data: memoryview) -> int:
     return HEAD.read(data)[1]
 
