@@ -88,17 +88,6 @@ class Publishing(Protocol):
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Ticket[list[Published | BrokerError]]: ...
 
-    def submit_to_exchange(
-        self,
-        exchange: str,
-        publication: Publication,
-        *,
-        headers: Mapping[str, object] | None = None,
-        extra_keys: Sequence[str] = (),
-        batch_id: str | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> Ticket[list[Published]]: ...
-
 
 class Settling(Protocol):
     def acknowledge(self, receipts: Sequence[Receipt]) -> Ticket[list[Outcome]]: ...
@@ -173,7 +162,7 @@ class Subscribing(Protocol):
 
     def set_pool_limit(self, pool: CreditPool, limit: int) -> None: ...
 
-    def cancel(self, subscription: Subscription, *, is_vanished: bool = False, keeps_held: bool = False) -> None: ...
+    def cancel(self, subscription: Subscription, *, keeps_held: bool = False) -> None: ...
 
     def leave_all(
         self, subscriptions: Sequence[Subscription], receipts: Sequence[Receipt], *, is_vanished: bool

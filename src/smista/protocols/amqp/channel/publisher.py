@@ -161,7 +161,7 @@ class Publisher:
         except ChannelClosing:
             # Whoever publishes one hears of it.
             return 1
-        if len(queues) == 1 and prepared.terms.is_plain and self._client.session.is_plain(queues[0]):
+        if len(queues) == 1 and self._client.session.is_plain(queues[0], prepared.terms.like):
             return ALIKE_PER_STEP
         return max(1, ONE_BY_ONE_PER_STEP // max(1, len(queues)))
 
