@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,7 +21,8 @@ from smista.log import MemoryLog
 from smista.service.staging import batches as staging_module
 from smista.service.staging import rows as staged_rows
 from smista.service.staging.batches import Staging
-from smista.service.staging.files import HEAD_BYTES, Stage
+from smista.service.staging.files import HEAD_BYTES, Stage, StagedFiles
+from smista.service.staging.room import StagedRoom
 from tests.protocols.http.arrow_reader import stream
 from tests.waiting import PATIENCE_S, until
 
@@ -107,6 +109,17 @@ async def test_a_batch_that_goes_while_a_sweep_looks_gives_its_room_back(
     await sweeping
     await staging.stage(Stage("job", "2", 0, 0), these(data), LARGE)
     await staging.close()
+
+
+def test_a_job_that_goes_while_all_are_looked_for_is_left_out(tmp_path: Path) -> None:
+    staged = StagedFiles(tmp_path, StagedRoom(bytes_max=LARGE, disk_free_bytes_min=0))
+    for job in "ab":
+        staged.batch_folder(job, "1").mkdir(parents=True)
+    looked_for = staged._folders()
+    next(looked_for)
+    for job in "ab":
+        shutil.rmtree(tmp_path / f"job-{job}")
+    assert list(looked_for) == []
 
 
 class Clients:
