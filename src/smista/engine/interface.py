@@ -35,7 +35,7 @@ from smista.engine.fair_turns import FairTurns
 from smista.engine.ids import Ids
 from smista.engine.intake import Intake
 from smista.engine.jobs import How, JobView
-from smista.engine.log_view import LogView
+from smista.engine.log_state import LogState
 from smista.engine.staging import Staging
 from smista.engine.statistics import Statistics
 from smista.engine.subscription import CreditPool, Subscription
@@ -358,7 +358,7 @@ class Engine(Protocol):
     def intake(self) -> Intake: ...
 
     @property
-    def log(self) -> LogView: ...
+    def log(self) -> LogState: ...
 
     @property
     def statistics(self) -> Statistics: ...
