@@ -15,7 +15,8 @@ from smista.core.message import Envelope, Publication, Receipt
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from smista.engine import Broker, Published
 from smista.engine.fair_turns import FairTurns
-from smista.errors import QueueDeleted, QueueFull, ReachTooWide
+from smista.errors import QueueDeleted, QueueFull
+from smista.exchange_errors import ReachTooWide
 from tests.alike import alike
 from tests.engine.bench import Bench, Consumer, MemoryPlace, stored, until
 

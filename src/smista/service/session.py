@@ -25,7 +25,8 @@ from smista.engine.claim_rows import ClaimedRows
 from smista.engine.interface import Engine
 from smista.engine.measures import BrokerMeasures, LogRange
 from smista.engine.tickets import Ticket
-from smista.errors import AccessDenied, BrokerError, ExchangeNotFound, LogInMemory, NamespaceNotFound, QueueNotFound
+from smista.errors import AccessDenied, BrokerError, LogInMemory, NamespaceNotFound, QueueNotFound
+from smista.exchange_errors import ExchangeNotFound
 from smista.service.command import Command
 from smista.service.context import Context
 from smista.service.held import Held

@@ -21,15 +21,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from smista.errors import (
-    BrokerError,
-    ExchangeInternal,
-    ExchangeNotFound,
-    NamespaceNotFound,
-    QueueFull,
-    QueueNotFound,
-    ResourceLow,
-)
+from smista.errors import BrokerError, NamespaceNotFound, QueueFull, QueueNotFound, ResourceLow
+from smista.exchange_errors import ExchangeInternal, ExchangeNotFound
 from smista.protocols.amqp.channel.outcomes import Outcomes
 from smista.protocols.amqp.channel.prepared import Prepared, Terms
 from smista.protocols.amqp.channel.run import Run
