@@ -70,7 +70,7 @@ class Jobs:
         """
         job = self._start(places, **how)
         await self._running.done_durably()
-        return self._view(job)
+        return self._view(job, places[0][0])
 
     async def run(self, places: Sequence[tuple[str, Wanted]], **how: Unpack[How]) -> JobView:
         """As `start`; returns when it has ended, or raises why it failed. Whoever waits may go; the job goes on."""
@@ -93,13 +93,13 @@ class Jobs:
         await self._running.keeper.durable()
         if job.failure is not None:
             raise job.failure
-        return self._view(job)
+        return self._view(job, places[0][0])
 
     def of_queue(self, queue: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[JobView]:
         """Those that run and the latest that have ended, the one that was started last first."""
         self._running.enter()
         of_queue = self._state.jobs.get(self._state.queue(queue, namespace).number, {})
-        return [self._view(of_queue[sequence]) for sequence in sorted(of_queue, reverse=True)]
+        return [self._view(of_queue[sequence], queue) for sequence in sorted(of_queue, reverse=True)]
 
     async def page(
         self, queue: str | None = None, *, after: int = 0, limit: int, namespace: str = DEFAULT_NAMESPACE
@@ -116,7 +116,8 @@ class Jobs:
             found = heapq.nlargest(limit + 1, chain(found, more), key=lambda job: job.sequence)
         page = found[:limit]
         # Its queue may have been deleted while others had their turn.
-        shown = [self._view(job) for job in page if self._is_of(job, namespace)]
+        queues = self._state.queues
+        shown = [self._view(job, queues[job.queue].name) for job in page if self._is_of(job, namespace)]
         return shown, page[-1].sequence if len(found) > limit else None
 
     async def cancel(self, queue: str, job_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> JobView:
@@ -127,7 +128,7 @@ class Jobs:
             if self._id(job) == job_id:
                 jobs.cancel(self._state, job, now_ms=now_ms)
                 await self._running.done_durably()
-                return self._view(job)
+                return self._view(job, queue)
         raise RedriveNotFound(f"Queue {queue!r} has no redrive {job_id!r:.100}; list them to see which there are.")
 
     def _start(
@@ -161,10 +162,11 @@ class Jobs:
     def _id(self, job: Job) -> str:
         return self._running.ids.message_id(job.sequence, job.created_at_ms)
 
-    def _view(self, job: Job) -> JobView:
+    def _view(self, job: Job, queue: str) -> JobView:
+        """`queue` is the one that it belongs to, which may have been deleted while this waited for the disk."""
         return JobView(
             id=self._id(job),
-            queue=self._state.queues[job.queue].name,
+            queue=queue,
             to=job.plan.to,
             limit=job.plan.limit,
             per_second=job.plan.per_second,
