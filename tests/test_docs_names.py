@@ -173,7 +173,7 @@ def test_every_call_of_the_broker_is_shown_with_its_own_parameters() -> None:
     text = (ROOT / "docs/engine.md").read_text().split("## Calls")[1].split("## Long operations")[0]
     found = re.findall(r"`(\w+)\.(\w+)(?:\(([\w, =]+)\))?`", text)
     parts = {part: "".join(map(str.capitalize, part.split("_"))) for part, _, _ in found}
-    kinds = {part: {"Log": "LogView", "Background": "BackgroundTasks"}.get(kind, kind) for part, kind in parts.items()}
+    kinds = {part: {"Log": "LogState", "Background": "BackgroundTasks"}.get(kind, kind) for part, kind in parts.items()}
     assert len(found) > 60
     assert {part for part in parts if part not in CODE.members_of("Broker")} == set()
     assert [f"{part}.{name}" for part, name, _ in found if name not in CODE.members_of(kinds[part])] == []

@@ -24,9 +24,11 @@ _NAMES = {
         "InvalidArgument InvalidName InvalidPriority InvalidSettings InvalidReceipt MessageTooLarge QueueNotFound "
         "QueueDiffers QueueFull QueueNotEmpty QueueInUse QueueDeleted QueueInExclusiveUse DeadLetterCycle "
         "PolicyNotFound MessageNotFound StaleReceipt LeaseExpired ConsumerNotFound ConsumerInUse ClaimNotFound "
-        "ClaimExpired ClaimBroken NamespaceNotFound RedriveNotFound RedriveRunning RedriveEnded ExchangeNotFound "
-        "InvalidExchange ExchangeDiffers ExchangeReserved ExchangeInternal ExchangeInUse ExchangeCycle ReachTooWide "
-        "BindingTargetNotFound InvalidBinding"
+        "ClaimExpired ClaimBroken NamespaceNotFound RedriveNotFound RedriveRunning RedriveEnded"
+    ),
+    "smista.exchange_errors": (
+        "ExchangeNotFound InvalidExchange ExchangeDiffers ExchangeReserved ExchangeInternal ExchangeInUse "
+        "ExchangeCycle ReachTooWide BindingTargetNotFound InvalidBinding"
     ),
     "smista.client.errors": (
         "ClientError ConnectionFailed ConnectionLost ClientClosed WorkerNotFound InternalError ServerError"

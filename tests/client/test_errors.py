@@ -7,7 +7,8 @@ import pytest
 
 from smista import AsyncClient, errors
 from smista.client.errors import ServerError, another, error_from
-from smista.errors import BrokerError, ExchangeNotFound, InvalidArgument, InvalidRequest, LeaseExpired, StaleReceipt
+from smista.errors import BrokerError, InvalidArgument, InvalidRequest, LeaseExpired, StaleReceipt
+from smista.exchange_errors import ExchangeNotFound
 from smista.protocols.http.errors import STATUS
 from tests.client.fake_broker import FakeBroker
 

@@ -1,7 +1,7 @@
 import pytest
 
 from smista import AsyncClient
-from smista.errors import ExchangeDiffers, ExchangeInUse, ExchangeNotFound
+from smista.exchange_errors import ExchangeDiffers, ExchangeInUse, ExchangeNotFound
 
 
 async def test_an_exchange_leads_to_the_queues_bound_to_it(client: AsyncClient, orders: str) -> None:

@@ -10,7 +10,7 @@ import pytest
     "statement",
     [
         "from smista import Client, AsyncClient, Delivery, Worker",
-        "from smista.errors import QueueNotFound, ExchangeNotFound",
+        "from smista.exchange_errors import ExchangeNotFound",
         "from smista.errors import BrokerError, LowDisk, OutcomeUnknown",
         "from smista.client import QueueSettings, ConnectionLost",
     ],
@@ -19,7 +19,7 @@ def test_the_client_and_its_errors_load_nothing_of_the_broker(statement: str) ->
     program = f"import sys\n{statement}\nprint(*sys.modules)"
     modules = set(subprocess.check_output([sys.executable, "-c", program], text=True).split())
     ours = {name for name in modules if name.startswith("smista.")}
-    theirs = ("smista.client", "smista.errors")
+    theirs = ("smista.client", "smista.errors", "smista.exchange_errors")
     parts = ("counters", "message", "settings")
     assert {name for name in ours if not name.startswith(theirs)} <= {
         "smista.address",

@@ -13,7 +13,8 @@ from smista.core.governing import delete_policy
 from smista.core.message import Publication, Receipt
 from smista.core.settings import QueueSettings
 from smista.core.settling import acknowledge, extend
-from smista.errors import BrokerError, ExchangeNotFound
+from smista.errors import BrokerError
+from smista.exchange_errors import ExchangeNotFound, ReachTooWide
 from tests.core import invariants
 from tests.core.bench import LEASE_MS, Bench
 from tests.core.raised import errors_of
@@ -23,7 +24,7 @@ ELSEWHERE: set[type[BrokerError]] = {
     errors.ClaimExpired,
     errors.ClaimBroken,
     errors.ConsumerInUse,
-    errors.ReachTooWide,  # in exchanges/test_topology.py
+    ReachTooWide,  # in exchanges/test_topology.py
     errors.RedriveRunning,  # jobs are in tests/engine/test_jobs.py
     errors.QueueDeleted,
     errors.RedriveEnded,

@@ -22,9 +22,7 @@ from smista.core.settings import (
 )
 from smista.errors import (
     DeadLetterCycle,
-    ExchangeReserved,
     InvalidArgument,
-    InvalidExchange,
     InvalidName,
     InvalidSettings,
     NamespaceNotFound,
@@ -33,6 +31,7 @@ from smista.errors import (
     QueueNotEmpty,
     QueueNotFound,
 )
+from smista.exchange_errors import ExchangeReserved, InvalidExchange
 from tests.core import invariants
 from tests.core.bench import LEASE_MS, Bench
 

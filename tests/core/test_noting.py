@@ -9,7 +9,7 @@ import pytest
 
 from smista.core import fan_out, publishing
 from smista.core.journal import Journal
-from smista.core.message import Alike, Envelope, Message, Publication, State
+from smista.core.message import Envelope, Message, Publication, State
 from smista.core.publishing import Batch
 from smista.core.queue import Queue
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
@@ -50,10 +50,7 @@ class Watching(Journal):
             self._noted.append((queue, message))
             self.count += 1
 
-    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
-        self._check_unknown((queue, message) for message in messages)
-
-    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], alike: Alike, at_ms: int) -> None:
+    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int, *, are_alike: bool = False) -> None:
         self._check_unknown((queue, message) for message in messages)
 
     def fanned_out(self, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:
@@ -63,7 +60,7 @@ class Watching(Journal):
 class Full(Journal):
     """Cannot take any message."""
 
-    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
+    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int, *, are_alike: bool = False) -> None:
         raise MemoryError
 
     def fanned_out(self, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:

@@ -28,7 +28,7 @@ class Notes(Journal):
         self.names: list[str] = []
         self.between_count = 0
 
-    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
+    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int, *, are_alike: bool = False) -> None:
         self.names.append(f"enqueued {queue.name}")
 
     def fanned_out(self, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:

@@ -11,7 +11,8 @@ import pytest
 from smista.core.exchanges import ExchangeSettings
 from smista.core.policies import Policy
 from smista.core.settings import QueueSettings, check_settings
-from smista.errors import InvalidExchange, InvalidSettings
+from smista.errors import InvalidSettings
+from smista.exchange_errors import InvalidExchange
 from smista.wording import explained
 from tests.core.bench import Bench
 

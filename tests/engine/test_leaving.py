@@ -39,7 +39,7 @@ async def test_none_that_leave_together_gets_what_another_gives_back(orders: Ben
     await orders.publish(b"poison", queue="bounded")
     await until(lambda: len(consumer.deliveries) == 1)
     held = [receipt for subscription in subscriptions for receipt in subscription.held.values()]
-    orders.broker.subscribing.leave(subscriptions, held, orders.broker.settling.vanish_now)
+    orders.broker.subscribing.leave_all(subscriptions, held, is_vanished=True)
     await turns()
     assert len(consumer.deliveries) == 1
     assert (await orders.receive_one("bounded")).delivery_count == 2
@@ -73,7 +73,7 @@ async def test_what_was_settled_or_deleted_meanwhile_stays_so(orders: Bench) -> 
     orders.broker.settling.acknowledge([first.deliveries[0].receipt]).result()
     await orders.broker.declaring.delete_queue("other")
     held = [receipt for subscription in subscriptions for receipt in subscription.held.values()]
-    orders.broker.subscribing.leave(subscriptions, held, orders.broker.settling.vanish_now)
+    orders.broker.subscribing.leave_all(subscriptions, held, is_vanished=True)
     await turns()
     assert orders.counts() == (1, 0, 0, 0)
     with pytest.raises(ConsumerNotFound):

@@ -12,7 +12,8 @@ from smista.core.message import Envelope, Publication
 from smista.core.settings import Overflow, QueueSettings
 from smista.core.staging import Commit, Load, Part, Row
 from smista.engine import Broker, BrokerSettings
-from smista.errors import BrokerError, ExchangeNotFound, InvalidPriority, MessageTooLarge, QueueFull, QueueNotFound
+from smista.errors import BrokerError, InvalidPriority, MessageTooLarge, QueueFull, QueueNotFound
+from smista.exchange_errors import ExchangeNotFound
 from smista.log import MemoryLog
 from tests.engine.bench import Bench, MemoryPlace
 

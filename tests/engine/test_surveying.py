@@ -16,7 +16,7 @@ from smista.core.message import Publication
 from smista.core.settings import Overflow, QueueSettings
 from smista.engine import Broker
 from smista.engine.browsing import LOOKED_AT_FIRST
-from smista.errors import ExchangeNotFound
+from smista.exchange_errors import ExchangeNotFound
 from smista.log import MemoryLog
 
 COUNT = 100

@@ -276,7 +276,7 @@ async def test_an_exchange_takes_it_for_all_its_queues(orders: Bench, where: Whe
         broker.declaring.submit_queue(name).result()
     await asyncio.gather(*(broker.declaring.bind(Binding.to_queue("all", name)) for name in names))
     publication = Publication(b"x", Envelope(exchange="all"))
-    placed = await where(broker).publishing.submit_to_exchange("all", publication)
+    placed = await where(broker).publishing.publish_to_exchange("all", publication)
     assert [one.queue for one in placed] == names
 
 

@@ -15,7 +15,8 @@ from smista.core.message import Envelope, Publication, Receipt
 from smista.core.settings import DeadLetterMode, Overflow, QueueSettings
 from smista.engine import Broker, Published
 from smista.engine.fair_turns import FairTurns
-from smista.errors import QueueDeleted, QueueFull, ReachTooWide
+from smista.errors import QueueDeleted, QueueFull
+from smista.exchange_errors import ReachTooWide
 from tests.alike import alike
 from tests.engine.bench import Bench, Consumer, MemoryPlace, stored, until
 
@@ -199,7 +200,7 @@ async def test_what_very_many_full_queues_do_not_take_is_tried_some_at_a_time(be
 async def test_what_a_consumer_vanished_with_goes_to_very_many_queues_some_at_a_time(bench: Bench) -> None:
     await dying(bench, max_retries=0)
     receipts = await held(bench)
-    rest = bench.broker.subscribing.leave([], receipts, bench.broker.settling.vanish_now)
+    rest = bench.broker.subscribing.leave_all([], receipts, is_vanished=True)
     assert rest is not None
     assert await most_in_a_turn(bench.broker, rest) == WIDTH
     await all_dead(bench)

@@ -114,21 +114,6 @@ def message(
     return Message(sequence, sequence, 1, envelope, body, priority, at_ms, ready, expires_at_ms=expires_at_ms)
 
 
-@given(U32, AT_MS, U8, st.lists(st.tuples(st.sampled_from([b"", b"one", b"two"]), BYTES), min_size=1, max_size=5))
-def test_messages_that_are_alike_are_written_as_others_are(
-    queue: int, at_ms: int, priority: int, given: list[tuple[bytes, bytes]]
-) -> None:
-    envelopes, bodies = [Envelope(properties) for properties, _ in given], [body for _, body in given]
-    messages = [
-        message(sequence, at_ms, envelope, body, priority)
-        for sequence, (envelope, body) in enumerate(zip(envelopes, bodies, strict=True), 1)
-    ]
-    properties = [envelope.properties for envelope in envelopes]
-    alike = records.enqueued.encode_alike(queue, at_ms, messages[0], bodies, properties, b"")
-    each = records.enqueued.encode(queue, at_ms, messages, records.envelope.encode)
-    assert (b"".join(alike[0]), alike[1]) == (b"".join(each[0]), each[1])
-
-
 @given(U32, AT_MS, ENTRIES)
 def test_enqueued(queue: int, at_ms: int, entries: list[GIVEN]) -> None:
     record, expected = pack_enqueued(queue, at_ms, entries)

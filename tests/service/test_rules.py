@@ -86,7 +86,7 @@ CALLS: dict[str, Callable[[Session, Caller], Any]] = {
     "submit_alike": lambda session, caller: session.submit_alike(ROUTED, alike([b"x"])),
     "submit_to_queues": lambda session, caller: session.submit_to_queues([ROUTED], Publication(b"x")),
     "has_queue": lambda session, caller: session.has_queue(ROUTED),
-    "is_plain": lambda session, caller: session.is_plain(ROUTED),
+    "is_plain": lambda session, caller: session.is_plain(ROUTED, Publication(b"")),
     "body_limit": lambda session, caller: session.body_limit(QUEUE),
     "receive": lambda session, caller: session.receive(QUEUE),
     "subscribe": lambda session, caller: session.subscribe(queue=QUEUE, deliver=lambda deliveries: None),

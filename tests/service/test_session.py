@@ -7,12 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from smista.engine import Broker, Publication
+from smista.core.message import Envelope
+from smista.engine import Broker, Publication, QueueSettings
 from smista.errors import AccessDenied, NamespaceNotFound, QueueNotFound
 from smista.service.command import COMMANDS
 from smista.service.commands.queues import DeclareQueue, DeleteQueue, ListQueues, PurgeQueue
 from smista.service.permission import Permission
 from smista.service.principal import ANYONE, Principal, anyone
+from smista.service.route import RoutedQueue
 from smista.service.service import Service
 from smista.service.session import Session
 
@@ -101,3 +103,30 @@ def _value(kind: Any) -> Any:
     """Something that a required field takes."""
     shown = repr(kind)
     return [] if "list[" in shown else 1 if "int" in shown else "name"
+
+
+@pytest.mark.parametrize(
+    ("publication", "is_plain"),
+    [
+        (Publication(b""), True),
+        (Publication(b"", priority=5), False),
+        (Publication(b"", delay_ms=1), False),
+        (Publication(b"", Envelope(ttl_ms=1)), False),
+        (Publication(b"", Envelope(deduplication_id="a")), False),
+    ],
+)
+async def test_what_is_plain_is_what_a_queue_puts_in_without_a_look_at_each(
+    service: Service, broker: Broker, publication: Publication, is_plain: bool
+) -> None:
+    await broker.declaring.declare_queue("plain", QueueSettings(max_priority=9))
+    await broker.declaring.declare_queue("flat", QueueSettings(max_priority=0, clamp_priority=True))
+    await broker.declaring.declare_queue("ordered", QueueSettings(ordered=True))
+    session = service.session(anyone("amqp"))
+
+    def asked(queue: str) -> bool:
+        return session.is_plain(RoutedQueue(queue), publication)
+
+    # A queue that has one priority only does not look at that of a message.
+    assert (asked("plain"), asked("flat")) == (is_plain, is_plain or publication.priority is not None)
+    assert not asked("ordered")
+    assert not asked("missing")

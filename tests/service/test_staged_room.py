@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,7 +21,8 @@ from smista.log import MemoryLog
 from smista.service.staging import batches as staging_module
 from smista.service.staging import rows as staged_rows
 from smista.service.staging.batches import Staging
-from smista.service.staging.files import HEAD_BYTES, Stage
+from smista.service.staging.files import HEAD_BYTES, Stage, StagedFiles
+from smista.service.staging.room import StagedRoom
 from tests.protocols.http.arrow_reader import stream
 from tests.waiting import PATIENCE_S, until
 
@@ -109,6 +111,17 @@ async def test_a_batch_that_goes_while_a_sweep_looks_gives_its_room_back(
     await staging.close()
 
 
+def test_a_job_that_goes_while_all_are_looked_for_is_left_out(tmp_path: Path) -> None:
+    staged = StagedFiles(tmp_path, StagedRoom(bytes_max=LARGE, disk_free_bytes_min=0))
+    for job in "ab":
+        staged.batch_folder(job, "1").mkdir(parents=True)
+    looked_for = staged._folders()
+    next(looked_for)
+    for job in "ab":
+        shutil.rmtree(tmp_path / f"job-{job}")
+    assert list(looked_for) == []
+
+
 class Clients:
     """They do whatever comes to their minds, all at once."""
 
@@ -175,6 +188,7 @@ async def test_at_rest_what_counts_is_what_is_on_disk(
     total_bytes_max = draw.choice([5_000, LARGE])
     for _ in range(3):  # each goes on with what the one before it has left
         staging = Staging(broker, tmp_path, expires_ms=draw.choice([1, 100_000]), total_bytes_max=total_bytes_max)
+        await staging._counted()  # nobody else may ask for that: who stages may be gone before, or nobody stages
         clients = Clients(staging, draw)
         for _ in range(15):
             await asyncio.gather(*(clients.act() for _ in range(draw.randrange(1, 8))))

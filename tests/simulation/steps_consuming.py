@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from functools import partial
 
 from smista.core.message import Receipt
-from smista.engine import FOREVER_MS, Broker, CreditPool, Delivery
+from smista.engine import FOREVER_MS, CreditPool, Delivery
 from smista.errors import BrokerError
 from tests import snapshot
 from tests.simulation.callers import Consumer, Hand
@@ -161,13 +159,8 @@ def disconnect(world: World, draw: random.Random) -> None:
     receipts = _held_by(world, going)
     for consumer in going:
         world.left(consumer)
-    broker = world.broker
-    how = draw.choice((broker.settling.vanish_now, broker.settling.release_some, partial(_nack_some, broker)))
-    broker.subscribing.leave([consumer.subscription for consumer in going], receipts, how)
-
-
-def _nack_some(broker: Broker, receipts: Sequence[Receipt]) -> int:
-    return len(broker.settling._nack(True, 0, "", receipts))
+    is_vanished = draw.random() < 0.5
+    world.broker.subscribing.leave_all([each.subscription for each in going], receipts, is_vanished=is_vanished)
 
 
 def _held_by(world: World, consumers: list[Consumer]) -> list[Receipt]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from smista.core.message import Alike, Fate, Message, Reason
+from smista.core.message import Fate, Message, Reason
 from smista.core.queue import Queue
 from smista.core.state import BrokerState
 from smista.engine.journal import EngineJournal
@@ -32,12 +32,8 @@ class WatchedJournal(EngineJournal):
         self.ledger.sealed(full.position)
         self.on_cut(full)
 
-    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
-        super().enqueued(queue, messages, at_ms)
-        self.ledger.entered(queue, messages, self.position)
-
-    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], alike: Alike, at_ms: int) -> None:
-        super().enqueued_alike(queue, messages, alike, at_ms)
+    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int, *, are_alike: bool = False) -> None:
+        super().enqueued(queue, messages, at_ms, are_alike=are_alike)
         self.ledger.entered(queue, messages, self.position)
 
     def fanned_out(self, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:

@@ -1,7 +1,7 @@
 """Errors that only clients raise; `smista.errors` draws the tree of all.
 
 An error of the broker arrives as the class that the broker itself raised, found by its code: `QueueNotFound` is
-`smista.errors.QueueNotFound` on both sides, `InvalidRequest` is `smista.errors.InvalidRequest`. Only code and
+`smista.errors.QueueNotFound` on both sides, `ExchangeNotFound` is that of `smista.exchange_errors`. Only code and
 message are sent, so attributes such as `ExchangeNotFound.exchange` are missing.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from smista import errors
+from smista import errors, exchange_errors
 from smista.errors import BrokerError
 
 
@@ -67,9 +67,10 @@ def _descendants(error: type[BrokerError]) -> Iterator[type[BrokerError]]:
         yield from _descendants(child)
 
 
+_OF_THE_BROKER = (errors.__name__, exchange_errors.__name__)
 _BY_CODE: dict[str, type[BrokerError]] = {
     InternalError.code: InternalError,
-    **{error.code: error for error in _descendants(BrokerError) if error.__module__.startswith(errors.__name__)},
+    **{error.code: error for error in _descendants(BrokerError) if error.__module__ in _OF_THE_BROKER},
 }
 
 

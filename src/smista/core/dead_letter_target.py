@@ -27,7 +27,7 @@ from smista.core.message import Fate, Message, Reason
 from smista.core.queue import Queue
 from smista.core.settings import NAME_BYTES_MAX, DeadLetterMode, Overflow, QueueSettings
 from smista.core.state import BrokerState
-from smista.errors import ReachTooWide
+from smista.exchange_errors import ReachTooWide
 
 DEAD_LETTER_SUFFIX = "_dlq"
 MOVES = (DeadLetterMode.MOVE, DeadLetterMode.MOVE_OR_DROP)

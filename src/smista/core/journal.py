@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from smista.core.dedup import Seen
 from smista.core.exchanges import Binding, Exchange
-from smista.core.message import Alike, Fate, Message, Reason
+from smista.core.message import Fate, Message, Reason
 from smista.core.policies import Policy
 from smista.core.queue import Queue
 
@@ -42,12 +42,9 @@ class Journal:
 
     def unbound(self, namespace: str, binding: Binding) -> None: ...
 
-    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
-        """Published to one queue. Sets where each body lies."""
-
-    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], alike: Alike, at_ms: int) -> None:
-        """As `enqueued`, for what was published as `alike` and is ready at once."""
-        self.enqueued(queue, messages, at_ms)
+    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int, *, are_alike: bool = False) -> None:
+        """Published to one queue. Sets where each body lies. Where they `are_alike`, they differ in their bodies and
+        properties only."""
 
     def fanned_out(self, placed: Sequence[tuple[Queue, Message]], at_ms: int) -> None:
         """One message published to several queues: one body, all or none."""

@@ -33,6 +33,7 @@ from smista.core.entering import (
 )
 from smista.core.message import PLAIN, Alike, Envelope, Message, Publication
 from smista.core.queue import Queue
+from smista.core.settings import QueueSettings
 from smista.core.state import BrokerState
 from smista.errors import BrokerError, QueueFull
 
@@ -68,7 +69,7 @@ def publish(
     if is_use:
         queue.used_at_ms = now_ms
     try:
-        is_plain = _is_plain(queue, publications)
+        is_plain = are_plain(queue.settings, publications)
     except AttributeError:
         # One is no publication at all, and is refused by itself.
         is_plain = False
@@ -110,7 +111,7 @@ def publish_alike(
     of what `publish` takes, where the queue looks at nothing one by one."""
     like, bodies = alike.like, alike.bodies
     limit = state.body_limit(queue)
-    if not _is_plain(queue, (like,)) or max(map(len, bodies)) > limit:
+    if not are_plain(queue.settings, (like,)) or max(map(len, bodies)) > limit:
         results = publish(state, queue, alike.publications(), is_use=is_use, since=since, now_ms=now_ms)
         return [(place, result) for place, result in enumerate(results) if not isinstance(result, Placed)]
     try:
@@ -125,7 +126,7 @@ def publish_alike(
         Message(sequence, sequence, number, envelope, body, priority, now_ms, now_ms)
         for sequence, (envelope, body) in enumerate(zip(alike.envelopes, bodies, strict=True), state.next_sequence)
     ]
-    enter_plain(state, queue, entered, alike, sum(map(len, bodies)), now_ms)
+    enter_plain(state, queue, entered, sum(map(len, bodies)), now_ms, are_alike=True)
     return []
 
 
@@ -136,7 +137,7 @@ def publish_promised(state: BrokerState, queue: Queue, publications: Sequence[Pu
     entered.
     """
     limit = state.body_limit(queue)
-    if max(len(one.body) for one in publications) <= limit and _is_plain(queue, publications):
+    if max(len(one.body) for one in publications) <= limit and are_plain(queue.settings, publications):
         _publish_plain(state, queue, publications, None, now_ms)
         return len(publications)
     planned = Planned()
@@ -174,7 +175,7 @@ def _publish_plain(
         body_bytes += len(body)
         sequence += 1
     if entered:
-        enter_plain(state, queue, entered, None, body_bytes, now_ms)
+        enter_plain(state, queue, entered, body_bytes, now_ms)
         if batch is not None:
             _remember_batch(state, queue, batch, entered, results, now_ms)
     return results
@@ -199,9 +200,9 @@ def _recognised(queue: Queue, seen: Seen, count: int) -> list[Result]:
     return [Placed(number, seen.created_at_ms, 0, queue.name, True) for number in numbers]
 
 
-def _is_plain(queue: Queue, publications: Sequence[Publication]) -> bool:
-    """Whether all of a batch enter ready and at one priority, with nothing to look up, make room for or time."""
-    settings = queue.settings
+def are_plain(settings: QueueSettings, publications: Sequence[Publication]) -> bool:
+    """Whether all of a batch enter a queue ready and at one priority, with nothing to look up, make room for or
+    time."""
     if not settings.is_plain:
         return False
     is_flat = settings.clamp_priority and settings.max_priority == settings.default_priority == 0

@@ -28,7 +28,8 @@ from smista.core.publishing import publish_promised
 from smista.core.queue import Queue
 from smista.core.settings import DAY_MS
 from smista.core.state import BrokerState
-from smista.errors import InvalidPriority, QueueFull, ReachTooWide
+from smista.errors import InvalidPriority, QueueFull
+from smista.exchange_errors import ReachTooWide
 
 REMEMBERED_MS = 14 * DAY_MS
 REMEMBERED_MAX = 100_000

@@ -80,17 +80,6 @@ class Accounts:
             for message in messages:
                 self.count_kept(message)
 
-    def count_entered_alike(self, position: int, messages: Sequence[Message], bodies: Sequence[bytes]) -> None:
-        """As `count_entered`, for messages that differ in their bodies only."""
-        for message in messages:
-            message.position = position
-        bodies_bytes, count = sum(map(len, bodies)), len(messages)
-        self.resident_bytes += bodies_bytes
-        self.count_kept(messages[0], count)
-        size = bodies_bytes + (len(messages[0].envelope.properties) + MESSAGE_BYTES) * count
-        self.live[position] = self.live.get(position, 0) + size
-        self.live_total += size
-
     def count_copies(self, position: int, messages: Sequence[Message], lasting: Sequence[Message]) -> None:
         """Copies of one message have entered, all with the same body and properties; those that are `lasting` lie in
         the block at `position`."""

@@ -44,7 +44,7 @@ from smista.engine.declaring import Declaring
 from smista.engine.ids import first_sequence, shard_of
 from smista.engine.intake import Intake
 from smista.engine.jobs import Jobs
-from smista.engine.log_view import LogView
+from smista.engine.log_state import LogState
 from smista.engine.messages import Messages
 from smista.engine.publishing import Publishing
 from smista.engine.receipts import Receipts
@@ -98,7 +98,7 @@ class Broker:
         self.staging = Staging(running)
         self.statistics = Statistics(running, recovered)
         self.asking = Asking(self.statistics, self.receipts, self.browsing, self.claiming)
-        self.log = LogView(running)
+        self.log = LogState(running)
         self.intake = Intake(running)
         running.after()
 

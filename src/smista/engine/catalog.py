@@ -14,7 +14,7 @@ from smista.core.policies import Policy
 from smista.core.settings import QueueSettings
 from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.running import Running
-from smista.errors import ReachTooWide
+from smista.exchange_errors import ReachTooWide
 
 
 class Catalog:

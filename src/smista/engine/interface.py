@@ -35,7 +35,7 @@ from smista.engine.fair_turns import FairTurns
 from smista.engine.ids import Ids
 from smista.engine.intake import Intake
 from smista.engine.jobs import How, JobView
-from smista.engine.log_view import LogView
+from smista.engine.log_state import LogState
 from smista.engine.staging import Staging
 from smista.engine.statistics import Statistics
 from smista.engine.subscription import CreditPool, Subscription
@@ -87,17 +87,6 @@ class Publishing(Protocol):
         is_use: bool = True,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> Ticket[list[Published | BrokerError]]: ...
-
-    def submit_to_exchange(
-        self,
-        exchange: str,
-        publication: Publication,
-        *,
-        headers: Mapping[str, object] | None = None,
-        extra_keys: Sequence[str] = (),
-        batch_id: str | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> Ticket[list[Published]]: ...
 
 
 class Settling(Protocol):
@@ -173,7 +162,7 @@ class Subscribing(Protocol):
 
     def set_pool_limit(self, pool: CreditPool, limit: int) -> None: ...
 
-    def cancel(self, subscription: Subscription, *, is_vanished: bool = False, keeps_held: bool = False) -> None: ...
+    def cancel(self, subscription: Subscription, *, keeps_held: bool = False) -> None: ...
 
     def leave_all(
         self, subscriptions: Sequence[Subscription], receipts: Sequence[Receipt], *, is_vanished: bool
@@ -369,7 +358,7 @@ class Engine(Protocol):
     def intake(self) -> Intake: ...
 
     @property
-    def log(self) -> LogView: ...
+    def log(self) -> LogState: ...
 
     @property
     def statistics(self) -> Statistics: ...

@@ -163,7 +163,7 @@ class Jobs:
         return self._running.ids.message_id(job.sequence, job.created_at_ms)
 
     def _view(self, job: Job, queue: str) -> JobView:
-        """`queue` is the name of the one that it belongs to, which may be gone by now."""
+        """`queue` is the one that it belongs to, which may have been deleted while this waited for the disk."""
         return JobView(
             id=self._id(job),
             queue=queue,

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from smista.core.jobs import Job, JobState
-from smista.core.message import Alike, Fate, Message, Reason
+from smista.core.message import Fate, Message, Reason
 from smista.core.queue import Queue
 from smista.engine.accounts import Accounts
 from smista.engine.effects import Effects
@@ -70,17 +70,8 @@ class EngineJournal(Recorder):
 
     # -- entering -----------------------------------------------------------------------------------------------------
 
-    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
-        super().enqueued(queue, messages, at_ms)
-        if queue.settings.durable:
-            self.accounts.count_entered(self.position, messages)
-            if self.accounts.resident_bytes > self._resident_bytes_max:
-                self.page_out_later(messages)
-        else:
-            self.accounts.count_resident(messages)
-
-    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], alike: Alike, at_ms: int) -> None:
-        super().enqueued_alike(queue, messages, alike, at_ms)
+    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int, *, are_alike: bool = False) -> None:
+        super().enqueued(queue, messages, at_ms, are_alike=are_alike)
         if queue.settings.durable:
             self.accounts.count_entered(self.position, messages)
             if self.accounts.resident_bytes > self._resident_bytes_max:

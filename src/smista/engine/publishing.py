@@ -25,7 +25,8 @@ from smista.engine.ids import Ids
 from smista.engine.running import Running
 from smista.engine.slices import STEP_BYTES_MAX
 from smista.engine.tickets import Ticket
-from smista.errors import BrokerError, InvalidArgument, ReachTooWide
+from smista.errors import BrokerError, InvalidArgument
+from smista.exchange_errors import ReachTooWide
 
 FAN_OUT_AT_ONCE = 1_000
 """How many queues a message may go to beside others in the same turn of the loop: some 6 ms."""

@@ -137,7 +137,7 @@ class Reclaimer:
 
     def kept_for(self) -> KeptFor | None:
         """Why the oldest block stays, by sizes and ages; None where it should go. Whether it can be read, and so can
-        go, `LogView.space` finds."""
+        go, `LogState.space` finds."""
         if len(self._blocks) < 2:
             return KeptFor.LAST_BLOCK
         oldest = self._blocks.first()

@@ -15,7 +15,7 @@ from smista.core.dedup import Seen
 from smista.core.exchanges import Binding, Exchange, thaw
 from smista.core.jobs import Job
 from smista.core.journal import Journal
-from smista.core.message import PLAIN, Alike, Envelope, Fate, Message, Reason
+from smista.core.message import PLAIN, Envelope, Fate, Message, Reason
 from smista.core.policies import Policy
 from smista.core.queue import Queue
 from smista.core.staging import Commit
@@ -157,19 +157,9 @@ class Recorder(Journal):
 
     # -- entering -----------------------------------------------------------------------------------------------------
 
-    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int) -> None:
+    def enqueued(self, queue: Queue, messages: Sequence[Message], at_ms: int, *, are_alike: bool = False) -> None:
         if queue.settings.durable:
-            parts, size = records.enqueued.encode(queue.number, at_ms, messages, self._envelope)
-            self.parts += parts
-            self.bytes += size
-
-    def enqueued_alike(self, queue: Queue, messages: Sequence[Message], alike: Alike, at_ms: int) -> None:
-        if queue.settings.durable:
-            properties = [envelope.properties for envelope in alike.envelopes]
-            envelope = self._envelope(alike.like.envelope)
-            parts, size = records.enqueued.encode_alike(
-                queue.number, at_ms, messages[0], alike.bodies, properties, envelope
-            )
+            parts, size = records.enqueued.encode(queue.number, at_ms, messages, self._envelope, are_alike=are_alike)
             self.parts += parts
             self.bytes += size
 

@@ -1,8 +1,8 @@
 """Subscriptions on a running broker: made, given credit, held back, and ended, many together where they go together.
 
-    leave ─▶ their queues are held up ─▶ all of them out of the line ─▶ what they held goes back ─▶ the queues go on
-                                                                        few: at once
-                                                                        many: in slices, everybody else in between
+    leave_all ─▶ their queues are held up ─▶ all of them out of the line ─▶ what they held goes back ─▶ the queues go on
+                                                                            few: at once
+                                                                            many: in slices, everybody else in between
 
 Whoever is leaving is out of the line before anything goes back: a consumer of a connection that has died must not be
 served what its neighbour gave back. How what goes back is settled, and why queues are held up, is in `settling`. Who is
@@ -147,21 +147,15 @@ class Subscribing:
     def leave_all(
         self, subscriptions: Sequence[Subscription], receipts: Sequence[Receipt], *, is_vanished: bool
     ) -> asyncio.Future[None] | None:
-        """As `leave`: what they held is released, or, where their consumers vanished with it, failed."""
-        give_back = self._settling.vanish_now if is_vanished else self._settling.release_some
-        return self.leave(subscriptions, receipts, give_back)
-
-    def leave(
-        self, subscriptions: Sequence[Subscription], receipts: Sequence[Receipt], give_back: Settle
-    ) -> asyncio.Future[None] | None:
-        """End subscriptions that go together; those that have ended already do no harm. `give_back` is called with
-        `receipts`, some at a time, and what has not reached them yet is released. What else they hold is somebody's who
-        settles it still.
+        """End subscriptions that go together; those that have ended already do no harm. What `receipts` name goes back:
+        released, or failed where their consumers vanished with it. What has not reached them yet is released; what else
+        they hold is somebody's who settles it still.
 
         None where that is done already; else what is to be waited for until it is. A broker that stops or closes
         meanwhile leaves the rest in flight: it is given back when its log is opened again.
         """
         self._running.enter()
+        give_back: Settle = self._settling.vanish_now if is_vanished else self._settling.release_some
         go_on = self._settling.hold_up(
             {subscription.queue.number for subscription in subscriptions} | {receipt.queue for receipt in receipts}
         )

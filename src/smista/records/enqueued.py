@@ -39,26 +39,28 @@ PackEnvelope = Callable[[Envelope], bytes]
 """Of an envelope but for its properties."""
 
 
-def encode(queue: int, at_ms: int, messages: Sequence[Message], pack_envelope: PackEnvelope) -> Encoded:
-    """One record, or several, of messages in the order of their sequences."""
+def encode(
+    queue: int, at_ms: int, messages: Sequence[Message], pack_envelope: PackEnvelope, *, are_alike: bool = False
+) -> Encoded:
+    """One record, or several, of messages in the order of their sequences; one where they `are_alike`, which is then
+    not looked at: 0.4 us for each."""
+    if are_alike or len(messages) == 1:
+        return _encode_alike(queue, at_ms, messages, pack_envelope)
     parts: list[bytes] = []
     size = start = 0
     for end in _ends(messages):
-        some = messages[start:end]
-        bodies = [_body(message) for message in some]
-        properties = [message.envelope.properties for message in some]
-        more, more_bytes = encode_alike(queue, at_ms, some[0], bodies, properties, pack_envelope(some[0].envelope))
+        more, more_bytes = _encode_alike(queue, at_ms, messages[start:end], pack_envelope)
         parts += more
         size += more_bytes
         start = end
     return parts, size
 
 
-def encode_alike(
-    queue: int, at_ms: int, first: Message, bodies: Sequence[bytes], properties: Sequence[bytes], envelope: bytes
-) -> Encoded:
-    """The record of messages with these bodies and properties, of which all else is as in the first."""
-    count, flags = len(bodies), 0
+def _encode_alike(queue: int, at_ms: int, messages: Sequence[Message], pack_envelope: PackEnvelope) -> Encoded:
+    first, count, flags = messages[0], len(messages), 0
+    bodies = [_body(message) for message in messages]
+    properties = [message.envelope.properties for message in messages]
+    envelope = pack_envelope(first.envelope)
     times = b""
     if first.ready_at_ms != at_ms or first.expires_at_ms is not None:
         flags = HAS_READY_AT if first.ready_at_ms != at_ms else 0
@@ -66,7 +68,7 @@ def encode_alike(
         times = pack_times(flags, first.ready_at_ms, first.expires_at_ms)
     if properties.count(properties[0]) == count:
         flags |= SAME_PROPERTIES
-        properties = properties[:1]
+        del properties[1:]
     properties_sizes, body_sizes = list(map(len, properties)), list(map(len, bodies))
     sizes = SIZES.pack(properties_sizes) + SIZES.pack(body_sizes)
     size = HEAD.size + len(times) + len(sizes) + len(envelope) + sum(properties_sizes) + sum(body_sizes)

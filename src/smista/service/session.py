@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from smista.core.counters import QueueStats
 from smista.core.exchanges import ExchangeSettings
 from smista.core.message import Alike, Message
+from smista.core.publishing import are_plain
 from smista.core.staging import Load
 from smista.engine import Delivery, Publication, Published, QueueSettings, Receipt
 from smista.engine.claim_rows import ClaimedRows
 from smista.engine.interface import Engine
 from smista.engine.measures import BrokerMeasures, LogRange
 from smista.engine.tickets import Ticket
-from smista.errors import AccessDenied, BrokerError, ExchangeNotFound, LogInMemory, NamespaceNotFound, QueueNotFound
+from smista.errors import AccessDenied, BrokerError, LogInMemory, NamespaceNotFound, QueueNotFound
+from smista.exchange_errors import ExchangeNotFound
 from smista.service.command import Command
 from smista.service.context import Context
 from smista.service.held import Held
@@ -181,10 +183,10 @@ class Session:
         return self._engine.catalog.has_queue(queue, namespace=self.namespace)
 
     @needs_nothing(ROUTED)
-    def is_plain(self, queue: RoutedQueue) -> bool:
-        """Whether it is there and looks at nothing of what enters it."""
+    def is_plain(self, queue: RoutedQueue, like: Publication) -> bool:
+        """Whether it is there and looks at none of the messages that are alike one by one."""
         try:
-            return self._engine.catalog.queue_settings(queue, namespace=self.namespace).is_plain
+            return are_plain(self._engine.catalog.queue_settings(queue, namespace=self.namespace), (like,))
         except QueueNotFound:
             return False
 

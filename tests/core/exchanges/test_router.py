@@ -22,7 +22,7 @@ from smista.core.exchanges import (
     freeze,
     route,
 )
-from smista.errors import ExchangeCycle, ExchangeNotFound, ReachTooWide
+from smista.exchange_errors import ExchangeCycle, ExchangeNotFound, ReachTooWide
 from tests.core.exchanges.work import lines_run
 
 QUEUES = {"q", "r", "s", "orders"}

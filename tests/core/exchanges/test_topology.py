@@ -6,7 +6,7 @@ import pytest
 from smista.core import exchanges
 from smista.core.exchanges import PREDECLARED, Binding, ExchangeKind, ExchangeSettings, Removed, Topology
 from smista.core.exchanges.topic import TopicMatcher
-from smista.errors import (
+from smista.exchange_errors import (
     BindingTargetNotFound,
     ExchangeCycle,
     ExchangeDiffers,

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from smista.core.exchanges import Binding, ExchangeKind, ExchangeSettings, Removed, Topology
-from smista.errors import BindingTargetNotFound, ExchangeCycle, ExchangeDiffers, ExchangeNotFound
+from smista.exchange_errors import BindingTargetNotFound, ExchangeCycle, ExchangeDiffers, ExchangeNotFound
 from tests.core.exchanges.kept import is_empty
 
 

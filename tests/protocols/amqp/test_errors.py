@@ -40,7 +40,7 @@ def every_error() -> Iterator[type[BrokerError]]:
     for package in CAN_REACH_A_CLIENT:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
-    prefixes = ("smista.errors", *(package.__name__ for package in CAN_REACH_A_CLIENT))
+    prefixes = ("smista.errors", "smista.exchange_errors", *(package.__name__ for package in CAN_REACH_A_CLIENT))
     pending: list[type[BrokerError]] = [BrokerError]
     while pending:
         error = pending.pop()

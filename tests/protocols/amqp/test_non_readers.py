@@ -100,7 +100,7 @@ async def test_any_sign_of_life_begins_it_anew(server: Server, sign: str) -> Non
         end_stretch(client)
     assert not client.wire.was_aborted
     client.adapter.resume_writing()
-    assert not client.adapter.progress.is_watching
+    assert not client.adapter.progress._timer
 
 
 async def test_who_asks_and_never_reads_is_left_alone_as_long_as_others() -> None:
@@ -206,7 +206,7 @@ async def test_many_who_each_keep_too_little_to_be_held_back_are_cut_off_too(ser
     look(server)
     reader.wire.waiting_bytes = 0
     end_stretch(*clients, reader)
-    assert not reader.adapter.progress.is_watching
+    assert not reader.adapter.progress._timer
     look(server)
     assert sum(not client.wire.was_aborted for client in clients) == 25
     assert not reader.wire.was_aborted

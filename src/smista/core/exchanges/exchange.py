@@ -16,7 +16,7 @@ from smista.core.exchanges.fanout import FanoutMatcher
 from smista.core.exchanges.headers import HeadersMatcher
 from smista.core.exchanges.matcher import Matcher
 from smista.core.exchanges.topic import TopicMatcher
-from smista.errors import InvalidBinding
+from smista.exchange_errors import InvalidBinding
 
 DestinationKind: TypeAlias = Literal["queue", "exchange"]
 

@@ -31,7 +31,7 @@ from smista.core.exchanges.matcher import (
     Work,
 )
 from smista.core.exchanges.topology import DEFAULT_EXCHANGE, Topology
-from smista.errors import ReachTooWide
+from smista.exchange_errors import ReachTooWide
 
 QueueExists: TypeAlias = Callable[[str], bool]
 

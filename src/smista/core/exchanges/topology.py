@@ -35,7 +35,7 @@ from smista.core.exchanges.exchange import (
 )
 from smista.core.exchanges.headers import X_MATCH_VALUES, x_match
 from smista.core.exchanges.topic import HASHES_MAX, count_hashes
-from smista.errors import (
+from smista.exchange_errors import (
     BindingTargetNotFound,
     ExchangeCycle,
     ExchangeDiffers,

@@ -49,10 +49,6 @@ class Progress:
         self._timer: asyncio.TimerHandle | None = None
         """When it is over; None while nobody has to know."""
 
-    @property
-    def is_watching(self) -> bool:
-        return self._timer is not None
-
     def watch(self) -> None:
         if self._timer is None and self.waiting_bytes and not self._client.connection.is_over:
             self._begin_stretch()

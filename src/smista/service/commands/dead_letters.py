@@ -123,6 +123,10 @@ class Redriven(msgspec.Struct):
     success: bool = True
 
 
+TO_SEND = (Permission.READ.on("queue", "kept_in"), Permission.WRITE.on("to"))
+"""What it needs to send them back."""
+
+
 class Sent(Chosen, kw_only=True):
     """... and how they are sent back."""
 
@@ -148,7 +152,7 @@ class RedriveDeadLetters(
     Sent,
     Command[Redriven],
     kw_only=True,
-    needs=(Permission.READ.on("queue", "kept_in"), Permission.WRITE.on("to")),
+    needs=TO_SEND,
     changes=True,
     at_once=False,
     waits="per_second",

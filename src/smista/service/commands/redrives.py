@@ -8,7 +8,7 @@ import msgspec
 
 from smista.engine.jobs import JobView
 from smista.service.command import Command
-from smista.service.commands.dead_letters import ONE_OR_SEVERAL, Sent
+from smista.service.commands.dead_letters import ONE_OR_SEVERAL, TO_SEND, Sent
 from smista.service.context import Context
 from smista.service.fields import After, Name, PageSize
 from smista.service.permission import Permission
@@ -58,7 +58,7 @@ class StartRedrive(
     Sent,
     Command[RedriveAnswer],
     kw_only=True,
-    needs=(Permission.READ.on("queue", "kept_in"), Permission.WRITE.on("to")),
+    needs=TO_SEND,
     changes=True,
     at_once=False,
 ):

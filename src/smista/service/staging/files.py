@@ -143,8 +143,17 @@ class StagedFiles:
         return found
 
     def _folders(self) -> Iterator[tuple[str, str, Path]]:
-        for folder in self.folder.glob("job-*/batch-*"):
-            yield folder.parent.name.removeprefix("job-"), folder.name.removeprefix("batch-"), folder
+        for job in _inside(self.folder, "job-"):
+            for folder in _inside(job, "batch-"):
+                yield job.name.removeprefix("job-"), folder.name.removeprefix("batch-"), folder
+
+
+def _inside(folder: Path, prefix: str) -> list[Path]:
+    """What is in a folder and begins so; nothing where it is gone by now, as a job's with the last of its batches."""
+    try:
+        return [each for each in folder.iterdir() if each.name.startswith(prefix)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from smista.errors import BindingTargetNotFound, ExchangeNotFound, NamespaceNotFound
+from smista.errors import NamespaceNotFound
+from smista.exchange_errors import BindingTargetNotFound, ExchangeNotFound
 from smista.protocols.amqp import routing
 from smista.protocols.amqp.wire.replies import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, ChannelClosing
 from smista.protocols.amqp.wire.values import Arguments

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from smista.errors import ExchangeInUse, ExchangeNotFound, NamespaceNotFound
+from smista.errors import NamespaceNotFound
+from smista.exchange_errors import ExchangeInUse, ExchangeNotFound
 from smista.protocols.amqp import arguments, routing
 from smista.protocols.amqp.channel import bindings
 from smista.protocols.amqp.channel.bindings import check_not_default

@@ -51,17 +51,6 @@ class Terms:
 
     __hash__ = None  # type: ignore[assignment]  # nobody looks one up
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing they say makes a queue look at the messages one by one."""
-        envelope = self.envelope
-        return (
-            self.priority is None
-            and self.delay_ms is None
-            and envelope.ttl_ms is None
-            and envelope.deduplication_id is None
-        )
-
     def publication(self, body: bytes, envelope: Envelope) -> Publication:
         return Publication(body, envelope, self.priority, self.delay_ms)
 

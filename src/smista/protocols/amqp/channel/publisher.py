@@ -21,15 +21,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from smista.errors import (
-    BrokerError,
-    ExchangeInternal,
-    ExchangeNotFound,
-    NamespaceNotFound,
-    QueueFull,
-    QueueNotFound,
-    ResourceLow,
-)
+from smista.errors import BrokerError, NamespaceNotFound, QueueFull, QueueNotFound, ResourceLow
+from smista.exchange_errors import ExchangeInternal, ExchangeNotFound
 from smista.protocols.amqp.channel.outcomes import Outcomes
 from smista.protocols.amqp.channel.prepared import Prepared, Terms
 from smista.protocols.amqp.channel.run import Run
@@ -164,7 +157,7 @@ class Publisher:
         except ChannelClosing:
             # Whoever publishes one hears of it.
             return 1
-        if len(queues) == 1 and prepared.terms.is_plain and self._client.session.is_plain(queues[0]):
+        if len(queues) == 1 and self._client.session.is_plain(queues[0], prepared.terms.like):
             return ALIKE_PER_STEP
         return max(1, ONE_BY_ONE_PER_STEP // max(1, len(queues)))
 

@@ -29,7 +29,7 @@ STRETCH_BYTES = 100
 class Form:
     """Made of properties that were read, and found to be well formed."""
 
-    __slots__ = ("_fixed", "_unpack", "is_exact", "kept_bytes", "length")
+    __slots__ = ("_fixed", "_length", "_unpack", "kept_bytes")
 
     def __init__(self, raw: bytes, fixed_headers: Collection[str] | None) -> None:
         """`fixed_headers` have a meaning; None where every property may have one."""
@@ -40,14 +40,12 @@ class Form:
             position = end
         self._unpack = struct.Struct(f"{layout}{len(raw) - position}s").unpack
         self._fixed = self._unpack(raw)
-        self.length = len(raw)
+        self._length = len(raw)
         self.kept_bytes = len(raw) + STRETCH_BYTES * len(self._fixed)
         """What it takes in memory, or more."""
-        self.is_exact = not free
-        """Whether nothing is free."""
 
     def fits(self, raw: bytes) -> bool:
-        return len(raw) == self.length and self._unpack(raw) == self._fixed
+        return len(raw) == self._length and self._unpack(raw) == self._fixed
 
     def count_fitting(self, several: Sequence[bytes]) -> int:
         """How many of these, all of this length, fit before the first that does not."""

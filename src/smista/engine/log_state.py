@@ -8,7 +8,7 @@ from smista.engine.measures import KeptFor, LogRange, LogSpace
 from smista.engine.running import Running
 
 
-class LogView:
+class LogState:
     def __init__(self, running: Running) -> None:
         self._keeper = running.keeper
         self._reclaimer = running.keeper.reclaimer
