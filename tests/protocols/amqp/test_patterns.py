@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from smista.protocols.amqp.reply_to import REPLY_TO
 from smista.protocols.amqp.wire import methods
 from smista.protocols.amqp.wire.content import BasicProperties, write_properties
+from smista.protocols.amqp.wire.forms import Form
 from smista.protocols.amqp.wire.frames import HEAD
 from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import consume, declare, frame, head, message, on, part, publish
@@ -196,6 +199,30 @@ async def test_a_pattern_is_used() -> None:
     assert [one.body for one in await server.broker.receiving.receive("q", 10)] == [
         b"x" * size for size in (3, 3, 4, 4, 9)
     ]
+    await server.stop()
+
+
+async def test_messages_in_pairs_of_one_form_and_another_are_not_cut_out_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is cut out and found to be of another form is read again: it must not be all that came, each time."""
+    server = await Server().start()
+    client = await server.connect()
+    await client.call(declare("q"), methods.QueueDeclareOk)
+    cut_out = 0
+    count_fitting = Form.count_fitting
+
+    def counting(form: Form, several: Sequence[bytes]) -> int:
+        nonlocal cut_out
+        cut_out += len(several)
+        return count_fitting(form, several)
+
+    monkeypatch.setattr(Form, "count_fitting", counting)
+    pair, other = (message(b"x", "q", properties=properties) * 2 for properties in (b"\x10\0\1", b"\x10\0\2"))
+    client.feed((pair + other) * 200)
+    await settle()
+    assert server.counts() == (800, 0, 0)
+    assert 400 <= cut_out <= 800 * 10
     await server.stop()
 
 

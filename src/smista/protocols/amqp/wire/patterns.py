@@ -19,6 +19,10 @@ from smista.protocols.amqp.wire.frames import BODY, END, END_BYTES, OVERHEAD
 
 OPENING_BYTES_MAX = 4_096
 """A longer beginning is not remembered."""
+AT_ONCE_MIN = 16
+"""So many messages are cut out before they are held against the form, then twice as many as before: what is cut out
+for nothing is never much more than what was of use. Else each of those that come in pairs would cost as much as
+hundreds."""
 HEADER_HEAD_BYTES = 11
 """Of a header frame: its own head, class and weight."""
 _BEFORE_PROPERTIES = 12
@@ -64,7 +68,26 @@ class Pattern:
         and where the next frame starts."""
         bodies: list[bytes] = []
         properties: list[bytes] = []
-        start, end = position, len(data)
+        at_once = AT_ONCE_MIN
+        while len(bodies) < limit:
+            at_once = min(at_once, limit - len(bodies))
+            some, of_some, end = self._cut(data, position, size_max, at_once)
+            count = self._form.count_fitting(of_some)
+            bodies += some[:count]
+            properties += of_some[:count]
+            if count < len(some):
+                return bodies, properties, position + (self._head_bytes + 1) * count + sum(map(len, some[:count]))
+            position = end
+            if count < at_once:
+                break
+            at_once *= 2
+        return bodies, properties, position
+
+    def _cut(self, data: bytes, position: int, size_max: int, limit: int) -> tuple[list[bytes], list[bytes], int]:
+        """As `match`, whatever the form of their properties."""
+        bodies: list[bytes] = []
+        properties: list[bytes] = []
+        end = len(data)
         unpack, head_bytes, opening, tail = self._unpack, self._head_bytes, self.opening, self._tail
         while position + head_bytes < end and len(bodies) < limit:
             opens, size, raw, closes, length = unpack(data, position)
@@ -78,8 +101,4 @@ class Pattern:
             properties.append(raw)
             bodies.append(data[first:body_end])
             position = body_end + 1
-        count = self._form.count_fitting(properties)
-        if count < len(bodies):
-            del bodies[count:], properties[count:]
-            position = start + (head_bytes + 1) * count + sum(map(len, bodies))
         return bodies, properties, position
