@@ -54,6 +54,10 @@ class Raw(bytes):
         return len(self)
 
     @property
+    def remembered_bytes(self) -> int:
+        return self.kept_bytes
+
+    @property
     def form(self) -> Form:
         return Form(self, None)
 

@@ -110,6 +110,11 @@ class Prepared:
             self.kept_bytes += len(raw) * TEXT_BYTES_PER_BYTE
 
     @property
+    def remembered_bytes(self) -> int:
+        """What it takes for as long as it is remembered: with its form, and the last envelope."""
+        return self.kept_bytes + len(self._last_raw) + (0 if self.form is None else self.form.kept_bytes)
+
+    @property
     def routed_by(self) -> dict[str, Any]:
         """The headers, for an exchange that looks at them."""
         if self._routed_by is None:

@@ -63,7 +63,7 @@ class Target:
     @property
     def kept_bytes(self) -> int:
         """Of what was prepared for it."""
-        return sum(ENTRY_BYTES + each.kept_bytes for some in self.prepared.values() for each in some)
+        return sum(ENTRY_BYTES + each.remembered_bytes for some in self.prepared.values() for each in some)
 
     def find(self, raw: bytes) -> Prepared | None:
         for each in self.prepared.get(len(raw), ()):
@@ -137,11 +137,11 @@ class Targets:
             target.forget()
         alike = target.prepared.setdefault(length, [])
         if len(alike) >= FORMS_PER_LENGTH_MAX:
-            self._kept_bytes -= ENTRY_BYTES + alike.pop(0).kept_bytes
+            self._kept_bytes -= ENTRY_BYTES + alike.pop(0).remembered_bytes
             target.form_count -= 1
         alike.append(prepared)
         target.form_count += 1
-        self._kept_bytes += ENTRY_BYTES + prepared.kept_bytes
+        self._kept_bytes += ENTRY_BYTES + prepared.remembered_bytes
         if self._kept_bytes > KEPT_BYTES_MAX:
             self._forget()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 
 from smista.protocols.amqp.wire.content import FLAGS, PROPERTIES
 from smista.protocols.amqp.wire.values import NUMBERS, Reader
@@ -22,16 +23,22 @@ _FREE = frozenset(
     ("content_type", "content_encoding", "correlation_id", "message_id", "timestamp", "type", "app_id", "cluster_id")
 )
 _TEXT = ord("S")
+FREE_MAX = 50
+"""So many values are free, the rest is fixed: each stretch takes time whenever properties are held against the form,
+and memory as long as it is known."""
+FORM_BYTES = 450
+STRETCH_BYTES = 110
+"""What a form takes in memory at most, and each of its fixed stretches, beside their bytes."""
 
 
 class Form:
     """Made of properties that were read, and found to be well formed."""
 
-    __slots__ = ("_fixed", "_unpack", "is_exact", "length")
+    __slots__ = ("_fixed", "_unpack", "is_exact", "kept_bytes", "length")
 
     def __init__(self, raw: bytes, fixed_headers: Collection[str] | None) -> None:
         """`fixed_headers` have a meaning; None where every property may have one."""
-        free = [] if fixed_headers is None else list(_free(raw, fixed_headers))
+        free = [] if fixed_headers is None else list(islice(_free(raw, fixed_headers), FREE_MAX))
         layout, position = ">", 0
         for start, end in free:
             layout += f"{start - position}s{end - start}x"
@@ -41,6 +48,8 @@ class Form:
         self.length = len(raw)
         self.is_exact = not free
         """Whether nothing is free."""
+        self.kept_bytes = FORM_BYTES + STRETCH_BYTES * len(self._fixed) + sum(map(len, self._fixed))
+        """What it takes in memory, or more."""
 
     def fits(self, raw: bytes) -> bool:
         return len(raw) == self.length and self._unpack(raw) == self._fixed

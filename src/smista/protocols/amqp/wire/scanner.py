@@ -39,7 +39,7 @@ TABLE_BYTES_PER_WORK = 16
 LONG_BYTES = 1_024
 PATTERNS_MAX = 200
 """How many a connection remembers: of a publisher's queues, each with properties of some lengths."""
-PATTERN_BYTES_MAX = 1 << 20
+PATTERN_BYTES_MAX = 2 << 20
 """What may be kept for their sake."""
 _PUBLISH = struct.pack(">HH", *PUBLISH)
 
@@ -164,7 +164,7 @@ class Scanner:
             return
         pattern = self._patterns.get(opening)
         if pattern is None or pattern.prepared is not prepared:
-            self._pattern_bytes += prepared.kept_bytes + len(opening)
+            self._pattern_bytes += prepared.remembered_bytes + len(opening)
             if len(self._patterns) >= PATTERNS_MAX or self._pattern_bytes > PATTERN_BYTES_MAX:
                 self.forget_patterns()
                 pattern = None
