@@ -257,7 +257,8 @@ def _send(raw: Raw, sent: bytes) -> None:
 
 
 def _check_answers(raw: Raw, sent: bytes) -> None:
-    """What comes is well formed to the end; an error is answered by a close, and nothing follows that."""
+    """What comes is well formed to the end; an error is answered by a close, and nothing follows that but the answer to
+    a close of the client's that crossed it."""
     if not sent.startswith(HELLO):
         _check_other_protocol(raw)
         return
@@ -265,7 +266,7 @@ def _check_answers(raw: Raw, sent: bytes) -> None:
     try:
         while True:
             kind, number, payload = raw.frame()
-            assert not is_closed
+            assert not is_closed or isinstance(methods.read(payload), methods.ConnectionCloseOk)
             if kind == METHOD:
                 method = methods.read(payload)
                 if isinstance(method, (methods.ConnectionClose, methods.ChannelClose)):
