@@ -8,13 +8,13 @@ import pytest
 
 from smista.core import jobs
 from smista.core.browsing import Wanted
-from smista.core.jobs import ENDED_KEPT, JobState
+from smista.core.jobs import ENDED_KEPT, Job, JobState
 from smista.core.message import Envelope, Reason, State
 from smista.core.settings import DeadLetterMode, QueueSettings
 from smista.engine import Broker, BrokerSettings
 from smista.engine import jobs as engine_jobs
 from smista.engine.claim_records import job_record
-from smista.engine.jobs import JobView
+from smista.engine.jobs import Jobs, JobView
 from smista.engine.recovery import Recovery
 from smista.errors import (
     BrokerClosed,
@@ -459,6 +459,29 @@ async def test_whose_queue_is_deleted_before_it_is_on_disk_that_it_was_started_o
     job = await jobs.start(DEAD, per_second=SLOW)
     cancelled, _ = await asyncio.gather(jobs.cancel("orders_dlq", job.id), declaring.delete_queue("orders_dlq"))
     assert (cancelled.queue, cancelled.state) == ("orders_dlq", JobState.CANCELLED)
+
+
+async def test_a_long_page_is_made_in_turns(orders: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown_per_turn = [0]
+    view = Jobs._view
+
+    def counting(self: Jobs, job: Job, queue: str) -> JobView:
+        if shown_per_turn[-1] == 0:
+            asyncio.get_running_loop().call_soon(shown_per_turn.append, 0)
+        shown_per_turn[-1] += 1
+        return view(self, job, queue)
+
+    for number in range(3):
+        await orders.declare(f"q{number}")
+        for _ in range(ENDED_KEPT):
+            await orders.broker.jobs.run([(f"q{number}", Wanted())])
+    monkeypatch.setattr(Jobs, "_view", counting)
+    monkeypatch.setattr(engine_jobs, "SHOWN_AT_ONCE", 4)
+    page, after = await orders.broker.jobs.page(limit=25)
+    assert len(page) == sum(shown_per_turn) == 25
+    assert max(shown_per_turn) == 4
+    assert after is not None
+    assert len((await orders.broker.jobs.page(after=after, limit=25))[0]) == 3 * ENDED_KEPT - 25
 
 
 # -- those who wait for it --------------------------------------------------------------------------------------------

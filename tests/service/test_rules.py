@@ -13,10 +13,12 @@ from smista.engine import Broker, Publication, QueueSettings
 from smista.engine.interface import Engine
 from smista.errors import AccessDenied, ClaimNotFound
 from smista.log import MemoryLog
-from smista.service.commands.queues import PurgeQueue
+from smista.service.commands.exchanges import DeclareExchange
+from smista.service.commands.queues import AlterQueue, DeclareQueue, PurgeQueue
 from smista.service.held import Held, HeldBytes
-from smista.service.permission import Need, Permission
+from smista.service.permission import NEEDED_TO_DECLARE, Need, Permission
 from smista.service.principal import Principal, anyone
+from smista.service.queue_settings import GivenSettings
 from smista.service.route import RoutedQueue
 from smista.service.rules import Rule, needs, needs_nothing, rules_of
 from smista.service.service import Service
@@ -142,7 +144,10 @@ def all_but(need: Need) -> list[Granted]:
 
 
 def needs_of(method: str) -> tuple[Need, ...]:
-    return (ASKS_INSIDE[method],) if method in ASKS_INSIDE else RULES[method].needs
+    """As it is called here: without what it needs only with some settings."""
+    if method in ASKS_INSIDE:
+        return (ASKS_INSIDE[method],)
+    return tuple(need for need in RULES[method].needs if need not in NEEDED_TO_DECLARE[1:])
 
 
 async def call(method: str, session: Session, caller: Caller) -> None:
@@ -191,6 +196,48 @@ async def test_who_may_do_anything_with_a_queue_sees_that_it_is_there(caller: Ca
         AccessDenied, match="'clerk' has no permission for 'orders' in namespace '/', not even to monitor"
     ):
         await call("stats", caller.session((other, "/", "other")), caller)
+
+
+TARGETS = ({"dead_letter_queue": "dead"}, {"dead_letter_exchange": "dead"})
+CONFIGURE, READ, WRITE = Permission.CONFIGURE, Permission.READ, Permission.WRITE
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=["queue", "exchange"])
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda session, target: session.declare_queue("mine", QueueSettings(**target)),
+        lambda session, target: session.run(DeclareQueue("mine", GivenSettings(**target))),
+        lambda session, target: session.run(AlterQueue(QUEUE, GivenSettings(**target))),
+    ],
+    ids=["method", "declare", "alter"],
+)
+async def test_who_says_where_dead_letters_go_may_read_the_queue_and_write_there(
+    caller: Caller, declare: Callable[[Session, dict[str, str]], Any], target: dict[str, str]
+) -> None:
+    """Else whoever may make a queue puts messages into any, and whoever may change one reads it."""
+    some = [(permission, "/", name) for name in ("mine", QUEUE) for permission in (CONFIGURE, READ, WRITE)]
+    with pytest.raises(AccessDenied, match="to write 'dead'"):
+        await declare(caller.session(*some), target)
+    there = (WRITE, "/", "dead")
+    with pytest.raises(AccessDenied, match=f"to read '(mine|{QUEUE})'"):
+        await declare(caller.session(*(one for one in some if one[0] is not READ), there), target)
+    await declare(caller.session(*some, there), target)
+
+
+async def test_settings_without_a_target_of_dead_letters_need_no_more_than_to_configure(caller: Caller) -> None:
+    session = caller.session((CONFIGURE, "/", QUEUE), (CONFIGURE, "/", "mine"))
+    await session.run(AlterQueue(QUEUE, GivenSettings(lease_ms=1_000, dead_letter_queue=None)))
+    await session.run(DeclareQueue("mine"))
+
+
+async def test_who_names_an_alternate_exchange_may_read_the_one_and_write_to_the_other(caller: Caller) -> None:
+    command = DeclareExchange("mine", alternate=EXCHANGE)
+    needed = [(CONFIGURE, "/", "mine"), (READ, "/", "mine"), (WRITE, "/", EXCHANGE)]
+    for missing in needed:
+        with pytest.raises(AccessDenied, match=f"to {missing[0].value} '{missing[2]}'"):
+            await caller.session(*(one for one in needed if one != missing)).run(command)
+    await caller.session(*needed).run(command)
 
 
 async def test_what_concerns_all_namespaces_needs_a_permission_for_the_broker(caller: Caller) -> None:

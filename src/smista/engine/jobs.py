@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Sequence
-from itertools import chain
 from typing import TypedDict, Unpack
 
 import msgspec
@@ -19,8 +17,15 @@ from smista.core.state import DEFAULT_NAMESPACE
 from smista.engine.running import Running
 from smista.errors import BrokerError, RedriveNotFound, RedriveRunning
 
-QUEUES_AT_ONCE = 100
+QUEUES_AT_ONCE = 20
 """With at most 110 jobs each."""
+SHOWN_AT_ONCE = 500
+
+
+def _keep_last(jobs_found: list[Job], count: int) -> None:
+    """So many of those that were started last, the last of them first."""
+    jobs_found.sort(key=lambda job: job.sequence, reverse=True)
+    del jobs_found[count:]
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -112,12 +117,15 @@ class Jobs:
         found: list[Job] = []
         async for some in self._running.fair_turns.slices(numbers, QUEUES_AT_ONCE):
             there = (job for number in some for job in jobs_of.get(number, {}).values())
-            more = (job for job in there if self._is_of(job, namespace) and not 0 < after <= job.sequence)
-            found = heapq.nlargest(limit + 1, chain(found, more), key=lambda job: job.sequence)
+            found += (job for job in there if self._is_of(job, namespace) and not 0 < after <= job.sequence)
+            if len(found) > 2 * limit:
+                _keep_last(found, limit + 1)
+        _keep_last(found, limit + 1)
         page = found[:limit]
-        # Its queue may have been deleted while others had their turn.
-        queues = self._state.queues
-        shown = [self._view(job, queues[job.queue].name) for job in page if self._is_of(job, namespace)]
+        queues, shown = self._state.queues, list[JobView]()
+        async for few in self._running.fair_turns.slices(page, SHOWN_AT_ONCE):
+            # Its queue may have been deleted while others had their turn.
+            shown += [self._view(job, queues[job.queue].name) for job in few if self._is_of(job, namespace)]
         return shown, page[-1].sequence if len(found) > limit else None
 
     async def cancel(self, queue: str, job_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> JobView:

@@ -13,8 +13,9 @@ all of them together, whatever they speak, and those who never go on.
 
 A sign of life, as a heartbeat or a ping, says that a client is there. It does not make what waits for it any less, so
 it does not count where memory is low: else whoever does not read, and sends a heartbeat now and then, keeps everybody
-from publishing. Those who settle messages go last. They free memory, but to settle is no proof of reading: delivery
-tags can be guessed.
+from publishing. Nor does it help that we are the reason, as over AMQP, where who publishes is not read while memory is
+low: what is begun could not be ended otherwise. Those who settle messages go last. They free memory, but to settle is
+no proof of reading: delivery tags can be guessed.
 
 A quarter, and not nothing: memory is low most often because much is queued. Then slow consumers are the way out of it,
 and to cut them off would give back what they are at work on, each time anew.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import UNSET
 
 
 class Permission(enum.Enum):
@@ -46,9 +48,38 @@ class Need(NamedTuple):
     is_everywhere: bool = False
     """Whether it is needed for all namespaces, those to come too: what is done concerns them all."""
 
+    only_with: tuple[str, ...] = ()
+    """If there are any: it is needed only where one of these fields names something."""
+
+    def with_any(self, *fields: str) -> Need:
+        """The same, but only where one of these fields names something."""
+        return self._replace(only_with=fields)
+
     def names(self, command: object) -> Iterator[str | None]:
         """What the permission is needed for; None stands for the whole namespace."""
-        named = [name for field in self.fields if (name := getattr(command, field)) is not None]
+        if self.only_with and next(_named(command, self.only_with), None) is None:
+            return
+        named = list(_named(command, self.fields))
         if self.or_all and not named:
             yield None
         yield from named
+
+
+def _named(command: object, fields: Sequence[str]) -> Iterator[str]:
+    """What the fields name, those that name anything; `settings.dead_letter_queue` is a field of a field."""
+    for field in fields:
+        found: Any = command
+        for name in field.split("."):
+            found = None if found is None or found is UNSET else getattr(found, name)
+        if found is not None and found is not UNSET:
+            yield found
+
+
+DEAD_LETTER_TARGETS = ("settings.dead_letter_queue", "settings.dead_letter_exchange")
+NEEDED_TO_DECLARE = (
+    Permission.CONFIGURE.on("queue"),
+    # Whoever says where dead letters go takes messages out of the one and puts them into the other, as in RabbitMQ.
+    Permission.READ.on("queue").with_any(*DEAD_LETTER_TARGETS),
+    Permission.WRITE.on(*DEAD_LETTER_TARGETS),
+)
+"""To make a queue, or to change it, with these `settings`."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 from smista.service.permission import Need
@@ -70,8 +71,10 @@ def asking_first(kind: type[Any], ask: Callable[[Any, Need, Any], None]) -> dict
 
 def _asking_first(method: Callable[..., Any], rule: Rule, ask: Callable[[Any, Need, Any], None]) -> Callable[..., Any]:
     places = list(inspect.signature(method).parameters)
-    asked = [(need, field, places.index(field)) for need in rule.needs for field in need.fields]
-    whole = [need for need in rule.needs if not need.fields]
+    plain = [need for need in rule.needs if not need.only_with and not any("." in field for field in need.fields)]
+    asked = [(need, field, places.index(field)) for need in plain for field in need.fields]
+    whole = [need for need in plain if not need.fields]
+    others = [need for need in rule.needs if need not in plain]
 
     @functools.wraps(method)
     def asking(*arguments: Any, **named: Any) -> Any:
@@ -79,6 +82,9 @@ def _asking_first(method: Callable[..., Any], rule: Rule, ask: Callable[[Any, Ne
             ask(arguments[0], need, None)
         for need, field, place in asked:
             ask(arguments[0], need, arguments[place] if place < len(arguments) else named[field])
+        for need in others:
+            for name in need.names(SimpleNamespace(**dict(zip(places, arguments, strict=False)), **named)):
+                ask(arguments[0], need, name)
         return method(*arguments, **named)
 
     return asking

@@ -31,7 +31,7 @@ from smista.service.command import Command
 from smista.service.context import Context
 from smista.service.held import Held
 from smista.service.log_reading import BulkMeasures, LogReader
-from smista.service.permission import IMPLY_MONITOR, Need, Permission
+from smista.service.permission import IMPLY_MONITOR, NEEDED_TO_DECLARE, Need, Permission
 from smista.service.principal import Grants, Principal
 from smista.service.route import Route, RoutedQueue
 from smista.service.rules import asking_first, needs, needs_nothing
@@ -342,7 +342,7 @@ class Session:
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
-    @needs(Permission.CONFIGURE.on("queue"))
+    @needs(*NEEDED_TO_DECLARE)
     def declare_queue(self, queue: str, settings: QueueSettings) -> Ticket[int]:
         """Make a queue, or see that it is there with these settings: its number."""
         return self._engine.declaring.submit_queue(queue, settings, namespace=self.namespace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import struct
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
@@ -23,7 +24,7 @@ from smista.protocols.amqp.wire.frames import METHOD
 from smista.protocols.amqp.wire.methods import Method
 from smista.protocols.amqp.wire.values import VALUES_MAX, Reader
 from smista.protocols.turns import SLICE_S
-from tests.protocols.amqp.in_process import Client, Server
+from tests.protocols.amqp.in_process import Client, Server, settle
 from tests.protocols.amqp.raw import (
     HELLO,
     OPEN,
@@ -757,3 +758,26 @@ async def test_so_are_channels(server: Server, caplog: pytest.LogCaptureFixture)
     assert sum(counts) == 200
     assert len(counts) < 20
     assert len(caplog.records) == len(counts)
+
+
+async def test_what_is_remembered_of_properties_takes_no_more_than_is_counted() -> None:
+    """Each value that may differ is a piece of the form: two kilobytes hold hundreds of them."""
+    server = await Server().start()
+    client = await server.connect()
+    table = b"\0b\1" * 680
+    properties = struct.pack(">HI", 0x2000, len(table)) + table
+    client.feed(message(b"x", "nowhere", properties=properties))
+    targets = client.channel().targets
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, counted = tracemalloc.get_traced_memory()[0], targets._kept_bytes
+        for number in range(100):
+            client.feed(message(b"x", f"nowhere{number}", properties=properties))
+        await settle()
+        # Those that the scanner knows are the same.
+        assert tracemalloc.get_traced_memory()[0] - before < 1.2 * (targets._kept_bytes - counted)
+        assert len(targets.known) == 101
+    finally:
+        tracemalloc.stop()
+    await server.stop()

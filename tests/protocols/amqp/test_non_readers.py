@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ from smista.protocols.amqp.wire.frames import HEARTBEAT_FRAME
 from smista.protocols.stalled import PROGRESS_BYTES_PER_S
 from tests.engine.bench import SETTINGS
 from tests.protocols.amqp.in_process import Client, Server
-from tests.protocols.amqp.raw import on
+from tests.protocols.amqp.raw import head, message, on, part, publish
 from tests.waiting import until
 
 MIB = 1 << 20
@@ -229,3 +229,39 @@ async def test_the_log_names_who_was_cut_off(server: Server, caplog: pytest.LogC
     assert "memory is low" in record.message
     who = f"127.0.0.1:12345, user guest, vhost /, {MEMORY_BYTES + 1} bytes"
     assert vars(record)["fields"] == {"count": 1, "clients": {who: 1}}
+
+
+# -- what is not whole ------------------------------------------------------------------------------------------------
+
+
+HALF_BYTES, PART_BYTES = 24_000_000, 100_000
+
+
+def half_a_message() -> bytes:
+    return publish("q") + head(2 * HALF_BYTES) + part(bytes(PART_BYTES)) * (HALF_BYTES // PART_BYTES)
+
+
+def a_transaction() -> bytes:
+    return on(1, methods.TxSelect()) + message(bytes(PART_BYTES), "q") * (HALF_BYTES // PART_BYTES)
+
+
+@pytest.mark.parametrize("begun", [half_a_message, a_transaction])
+async def test_publishers_that_hold_each_other_up_are_cut_off(
+    server: Server, monkeypatch: pytest.MonkeyPatch, begun: Callable[[], bytes]
+) -> None:
+    """None of them is read while memory is low, so none of them can end what keeps it low."""
+    clients = [await server.connect() for _ in range(5)]
+    data = begun()
+    for client in clients:
+        client.feed(data)
+    await until(lambda: all(client.ours.kept_bytes >= HALF_BYTES for client in clients))
+    look(server)
+    assert isinstance(server.broker.intake.refusal, LowMemory)
+    look(server)
+    assert not any(client.wire.was_aborted for client in clients), "they have had no time to go on"
+    monkeypatch.setattr("smista.protocols.stalled.STALL_S", 0.0)
+    look(server)
+    assert [client.wire.was_aborted for client in clients].count(True) == 4, "a quarter of memory may wait"
+    await until(lambda: len(server.amqp.shared.connections) == 1)
+    look(server)
+    assert server.broker.intake.refusal is None

@@ -202,6 +202,30 @@ async def test_a_pattern_is_used() -> None:
     await server.stop()
 
 
+async def test_messages_in_pairs_of_one_form_and_another_are_not_cut_out_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is cut out and found to be of another form is read again: it must not be all that came, each time."""
+    server = await Server().start()
+    client = await server.connect()
+    await client.call(declare("q"), methods.QueueDeclareOk)
+    cut_out = 0
+    count_fitting = Form.count_fitting
+
+    def counting(form: Form, several: Sequence[bytes]) -> int:
+        nonlocal cut_out
+        cut_out += len(several)
+        return count_fitting(form, several)
+
+    monkeypatch.setattr(Form, "count_fitting", counting)
+    pair, other = (message(b"x", "q", properties=properties) * 2 for properties in (b"\x10\0\1", b"\x10\0\2"))
+    client.feed((pair + other) * 200)
+    await settle()
+    assert server.counts() == (800, 0, 0)
+    assert 400 <= cut_out <= 800 * 10
+    await server.stop()
+
+
 async def test_a_pattern_does_not_outlive_the_reply_consumer_that_it_names() -> None:
     server = await Server().start()
     client = await server.connect()

@@ -108,6 +108,31 @@ async def test_to_bind_a_queue_is_to_write_to_it(client: Client, grants: Grants,
     assert await refusal(client, on(1, method)) == lacking("write", "q")
 
 
+async def test_to_say_where_dead_letters_go_is_to_read_the_queue_and_to_write_there(
+    client: Client, grants: Grants
+) -> None:
+    """As in RabbitMQ. Else a queue of one's own is a way into any exchange."""
+    method = methods.QueueDeclare(0, "new", False, True, False, False, False, {"x-dead-letter-exchange": "x"})
+    needed: list[tuple[Permission, str | None]] = [(CONFIGURE, "new"), (READ, "new"), (WRITE, "x")]
+    for missing in needed:
+        grants.granted = {*needed} - {missing}
+        assert await refusal(client, on(1, method)) == lacking(missing[0].value, str(missing[1]))
+    grants.granted = {*needed}
+    await client.call(method, methods.QueueDeclareOk)
+
+
+async def test_to_name_an_alternate_exchange_is_to_read_the_one_and_to_write_to_the_other(
+    client: Client, grants: Grants
+) -> None:
+    method = methods.ExchangeDeclare(0, "new", "direct", False, False, False, False, False, {"alternate-exchange": "x"})
+    needed: list[tuple[Permission, str | None]] = [(CONFIGURE, "new"), (READ, "new"), (WRITE, "x")]
+    for missing in needed:
+        grants.granted = {*needed} - {missing}
+        assert await refusal(client, on(1, method)) == lacking(missing[0].value, str(missing[1]))
+    grants.granted = {*needed}
+    await client.call(method, methods.ExchangeDeclareOk)
+
+
 async def test_to_publish_is_to_write_to_the_exchange_and_is_asked_for_each_message(
     client: Client, grants: Grants
 ) -> None:

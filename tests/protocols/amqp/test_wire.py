@@ -53,7 +53,9 @@ class Raw(bytes):
     def kept_bytes(self) -> int:
         return len(self)
 
-    remembered_bytes = kept_bytes
+    @property
+    def remembered_bytes(self) -> int:
+        return self.kept_bytes
 
     @property
     def form(self) -> Form:

@@ -16,7 +16,7 @@ from smista.service.permission import Permission
 from smista.service.principal import Principal, anyone
 from smista.service.service import Service
 from smista.service.session import Session
-from smista.service.values import DEFAULT_NAMESPACE
+from smista.service.values import DEFAULT_NAMESPACE, QueueSettings
 from tests.protocols.sqs.clients import make_client
 from tests.protocols.sqs.test_bounded_work import answer_to, app_of, exchange
 from tests.served import Served
@@ -111,6 +111,23 @@ async def test_an_action_asks_for_the_permission_it_needs(broker: Broker, action
         assert f"'anyone' has no permission to {permission.value}" in await refusal(app, action, parameters)
     service.granted = frozenset([(permission, name)])
     await answer_to(app, action, **parameters)
+
+
+async def test_what_does_not_name_a_dead_letter_queue_needs_nothing_of_it(broker: Broker) -> None:
+    await broker.declaring.declare_queue("q", QueueSettings(dead_letter_queue="dead"))
+    await broker.declaring.declare_queue("dead")
+    app = app_of(broker)
+    app.service = service = Limited(broker)
+    service.granted = frozenset([(Permission.CONFIGURE, "q")])
+    for action, parameters in (
+        ("SetQueueAttributes", URL | {"Attributes": {"DelaySeconds": "1"}}),
+        ("TagQueue", URL | {"Tags": {"a": "b"}}),
+        ("TagQueue", URL | {"Tags": {"a": "b"}}),
+    ):
+        head = (b"content-type", json_protocol.CONTENT_TYPE), (b"x-amz-target", f"AmazonSQS.{action}".encode())
+        start, _ = await exchange(app, msgspec.json.encode(parameters), *head)
+        assert start["status"] == 200
+    assert broker.catalog.queue_settings("q").dead_letter_queue == "dead"
 
 
 async def refusal(app: SqsApp, action: str, parameters: dict[str, Any]) -> str:

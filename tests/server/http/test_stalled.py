@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -92,7 +93,7 @@ def test_a_message_that_is_not_ended_closes_its_websocket(served: Served) -> Non
         for client in (stalled, idle):
             client.upgrade("/")
         stalled.send(frame(Opcode.BINARY, b"x" * 1_000, is_last=False))
-        eventually(lambda: served.connections.kept_bytes == 1_000)
+        eventually(partial(has_come, served, 1_000))
         look(served)
         opcode, payload = stalled.frame()
         assert (opcode, int.from_bytes(payload[:2])) == (Opcode.CLOSE, 1013)

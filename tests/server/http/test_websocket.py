@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
 
 from smista.server.http.refusals import NO_HANDSHAKE, Refusal
-from smista.server.http.websocket import FRAGMENTS_MAX, Closed, Event, Pong, WebSocket
+from smista.server.http.websocket import FRAGMENT_BYTES, FRAGMENTS_MAX, Closed, Event, Pong, WebSocket
 from tests.server.raw_http import HANDSHAKE, Opcode, frame
 
 MESSAGE_BYTES_MAX = 1_000
@@ -45,7 +46,11 @@ WRONG = {
 @pytest.fixture
 def websocket() -> WebSocket:
     """One that is open."""
-    websocket = WebSocket(MESSAGE_BYTES_MAX)
+    return opened(MESSAGE_BYTES_MAX)
+
+
+def opened(message_bytes_max: int) -> WebSocket:
+    websocket = WebSocket(message_bytes_max)
     assert websocket.handshake(b"GET / HTTP/1.1\r\n" + HANDSHAKE) is None
     websocket.accept(None, [])
     assert websocket.output().startswith(b"HTTP/1.1 101 ")
@@ -209,8 +214,21 @@ def test_what_is_no_message_yet_is_counted(
 
 def test_fragments_are_counted_until_they_are_a_message(websocket: WebSocket) -> None:
     websocket.receive(masked(Opcode.BINARY, b"x" * 100, is_last=False) + masked(Opcode.PING, b"x"))
-    assert websocket.kept_bytes == 100
+    assert (websocket.come_bytes, websocket.kept_bytes) == (100, 100 + FRAGMENT_BYTES)
     websocket.receive(masked(Opcode.CONTINUATION, b"x" * 50, is_last=False))
-    assert websocket.kept_bytes == 150
+    assert (websocket.come_bytes, websocket.kept_bytes) == (150, 150 + 2 * FRAGMENT_BYTES)
     websocket.receive(masked(Opcode.CONTINUATION, b""))
     assert websocket.kept_bytes == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 40])
+def test_small_fragments_take_no_more_memory_than_is_counted(size: int) -> None:
+    websocket = opened(1 << 20)
+    websocket.receive(masked(Opcode.BINARY, bytes(size), is_last=False))
+    tracemalloc.start()
+    try:
+        for _ in range(2_000):
+            websocket.receive(masked(Opcode.CONTINUATION, bytes(size), is_last=False))
+        assert tracemalloc.get_traced_memory()[0] < websocket.kept_bytes + 20_000
+    finally:
+        tracemalloc.stop()

@@ -116,6 +116,7 @@ class AmqpAdapter(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.times.has_come = self.progress.has_come = True
+        self.progress.come_bytes += len(data)
         self.connection.receive(data)
         if not self.connection.is_paused:
             self._work()

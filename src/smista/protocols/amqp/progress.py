@@ -1,4 +1,6 @@
-"""How much a client takes of what waits for it: in stretches of `output_timeout_s`, as long as anything waits.
+"""How much a client takes of what waits for it: in stretches of `output_timeout_s`, as long as anything waits. And
+whether it goes on with what it has begun to send, a message or a transaction: that is asked only while memory is low.
+Then who has published is not read, so that it cannot go on; what has come of it keeps memory low all the same.
 
 What becomes of those that take nothing: see `smista.protocols.stalled`.
 """
@@ -9,7 +11,7 @@ import asyncio
 
 from smista.protocols.amqp.client import Client
 from smista.protocols.amqp.output import Output
-from smista.protocols.stalled import PROGRESS_BYTES_PER_S
+from smista.protocols.stalled import PROGRESS_BYTES_PER_S, Stretch
 
 SILENCE_S_MAX = 4 * 3600.0
 """How long a client that agreed on no heartbeats may neither read nor say anything."""
@@ -20,6 +22,7 @@ class Progress:
 
     __slots__ = (
         "_client",
+        "_coming",
         "_had_settled",
         "_has_failed",
         "_loop",
@@ -28,6 +31,7 @@ class Progress:
         "_taken_before",
         "_timeout_s",
         "_timer",
+        "come_bytes",
         "has_come",
     )
 
@@ -38,6 +42,10 @@ class Progress:
         self._loop = asyncio.get_running_loop()
         self.has_come = False
         """Anything, since the stretch began that is not over."""
+        self.come_bytes = 0
+        """In all."""
+        self._coming: Stretch | None = None
+        """Of what has come and is not whole; None where there was nothing when somebody asked last."""
         self._silent_stretches = 0
         """In how many of them, one after the other, nothing came and hardly anything was taken."""
         self._has_failed = False
@@ -50,7 +58,7 @@ class Progress:
         """When it is over; None while nobody has to know."""
 
     def watch(self) -> None:
-        if self._timer is None and self.waiting_bytes and not self._client.connection.is_over:
+        if self._timer is None and self._output.all_bytes and not self._client.connection.is_over:
             self._begin_stretch()
 
     def stop(self) -> None:
@@ -62,7 +70,7 @@ class Progress:
 
     @property
     def waiting_bytes(self) -> int:
-        return self._output.all_bytes
+        return self._output.all_bytes + self._client.kept_bytes
 
     @property
     def has_taken_enough(self) -> bool:
@@ -72,7 +80,19 @@ class Progress:
     def is_stalled(self) -> bool:
         self.watch()
         # Whoever has read since goes on, though its stretch is not over.
-        return self._has_failed and not self.has_taken_enough
+        return self._has_stopped_sending() or (self._has_failed and not self.has_taken_enough)
+
+    def _has_stopped_sending(self) -> bool:
+        """What it has not ended."""
+        now = self._loop.time()
+        if not self._client.kept_bytes:
+            self._coming = None
+        elif self._coming is None:
+            self._coming = Stretch()
+            self._coming.begin(now, self.come_bytes)
+        else:
+            return self._coming.is_too_little_lately(now, self.come_bytes)
+        return False
 
     @property
     def has_settled(self) -> bool:
@@ -89,7 +109,7 @@ class Progress:
 
     def end_stretch(self) -> None:
         """A stretch is over: has enough been taken?"""
-        if not self.waiting_bytes:
+        if not self._output.all_bytes:
             self.stop()
             return
         if self.has_taken_enough:

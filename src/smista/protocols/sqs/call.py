@@ -81,7 +81,13 @@ class Target(NamedTuple):
         return self.session.declared_settings(self.name)
 
     async def alter(self, settings: QueueSettings) -> None:
-        await self.session.run(AlterQueue(self.name, GivenSettings(**msgspec.structs.asdict(settings))))
+        # Only what is otherwise: to name where dead letters go, even as before, takes a permission of its own.
+        present = msgspec.structs.asdict(self.declared())
+        asked = msgspec.structs.asdict(settings)
+        changes = {name: value for name, value in asked.items() if value != present[name]}
+        if not changes:
+            changes = {"annotations": settings.annotations}
+        await self.session.run(AlterQueue(self.name, GivenSettings(**changes)))
 
 
 class Call:

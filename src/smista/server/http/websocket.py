@@ -22,6 +22,8 @@ from smista.server.http.responses import Headers
 
 FRAGMENTS_MAX = 10_000
 """Empty fragments count nothing against the size of a message, and each takes memory."""
+FRAGMENT_BYTES = 64
+"""What a fragment takes in memory beside its bytes."""
 FRAME_HEAD_BYTES_MAX = 14
 WHY_MAX = 200
 MASK_BYTES = 4
@@ -69,9 +71,14 @@ class WebSocket:
         self._fragment_bytes = 0
 
     @property
-    def kept_bytes(self) -> int:
-        """What has come and is no message yet."""
+    def come_bytes(self) -> int:
+        """How much has come that is no message yet."""
         return self._partial.bytes + self._fragment_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """What that takes in memory. A message that has begun always takes some."""
+        return self.come_bytes + FRAGMENT_BYTES * len(self._fragments)
 
     @property
     def plain_bytes(self) -> int:

@@ -336,11 +336,11 @@ class WebSocketConnection(OpenConnection):
             reason = f"what was begun hardly grew for {timeout_s:g} s; send at least 1 KiB per second"
             self._closed(self._websocket.fail(CloseCode.POLICY_VIOLATION, reason))
         else:
-            self._begin_stretch(self._websocket.kept_bytes)
+            self._begin_stretch(self._websocket.come_bytes)
 
     @property
     def coming_bytes(self) -> int | None:
-        return None if self._coming_step is None or self._is_closing else self._websocket.kept_bytes
+        return None if self._coming_step is None or self._is_closing else self._websocket.come_bytes
 
     def give_up_input(self) -> None:
         reason = "memory is low, and what was begun hardly grew; send it again, at least 1 KiB per second"

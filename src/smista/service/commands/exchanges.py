@@ -21,7 +21,16 @@ RoutingKey = Annotated[str, msgspec.Meta(max_length=255)]
 BINDINGS_AT_ONCE = 1_000
 
 
-class DeclareExchange(Command[Success], needs=Permission.CONFIGURE.on("exchange"), changes=True):
+class DeclareExchange(
+    Command[Success],
+    needs=(
+        Permission.CONFIGURE.on("exchange"),
+        # What it does not route it hands on, as by a binding.
+        Permission.READ.on("exchange").with_any("alternate"),
+        Permission.WRITE.on("alternate"),
+    ),
+    changes=True,
+):
     """Make an exchange, or see that it is there with these settings."""
 
     name = "exchange.declare"

@@ -14,7 +14,7 @@ from smista.service import queue_annotations
 from smista.service.command import Command
 from smista.service.context import Context
 from smista.service.fields import Name, Success
-from smista.service.permission import Permission
+from smista.service.permission import NEEDED_TO_DECLARE, Permission
 from smista.service.queue_settings import AllSettings, GivenSettings, all_settings, given
 
 SHOWN_AT_ONCE = 250
@@ -30,7 +30,7 @@ class Created(msgspec.Struct):
     success: bool = True
 
 
-class DeclareQueue(Command[Created], needs=Permission.CONFIGURE.on("queue"), changes=True):
+class DeclareQueue(Command[Created], needs=NEEDED_TO_DECLARE, changes=True):
     """Make a queue, or see that it is there: with these settings, or with whatever it has."""
 
     name = "queue.declare"
@@ -88,7 +88,7 @@ def _show_settings(context: Context, queue: str) -> SettingsAnswer:
     )
 
 
-class AlterQueue(Command[SettingsAnswer], needs=Permission.CONFIGURE.on("queue"), changes=True):
+class AlterQueue(Command[SettingsAnswer], needs=NEEDED_TO_DECLARE, changes=True):
     """Change some of a queue's settings."""
 
     name = "queue.alter"

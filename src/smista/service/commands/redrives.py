@@ -13,6 +13,9 @@ from smista.service.context import Context
 from smista.service.fields import After, Name, PageSize
 from smista.service.permission import Permission
 
+SHOWN_AT_ONCE = 500
+"""So many redrives are looked at in one turn of the loop."""
+
 
 class RedriveAnswer(msgspec.Struct):
     job: str
@@ -91,7 +94,10 @@ class ListRedrives(Command[RedriveList], needs=Permission.MONITOR.on("queue", or
         found, after = await context.broker.jobs.page(
             self.queue, after=self.after, limit=self.limit, namespace=context.namespace
         )
-        return RedriveList(list(map(show_redrive, found)), after)
+        answers: list[RedriveAnswer] = []
+        async for some in context.broker.fair_turns.slices(found, SHOWN_AT_ONCE):
+            answers += map(show_redrive, some)
+        return RedriveList(answers, after)
 
 
 class CancelRedrive(Command[RedriveAnswer], needs=Permission.READ.on("queue"), changes=True):

@@ -100,8 +100,8 @@ class Prepared:
 
     @property
     def remembered_bytes(self) -> int:
-        """What it takes with its form."""
-        return self.kept_bytes + (0 if self.form is None else self.form.kept_bytes)
+        """What it takes for as long as it is remembered: with its form, and the last envelope."""
+        return self.kept_bytes + len(self._last_raw) + (0 if self.form is None else self.form.kept_bytes)
 
     @property
     def routed_by(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ Target = Any
 Prepared = Any
 """What `ChannelEvents.prepare` made of a message's properties; the same. Its `kept_bytes` are what it takes in memory,
 or more: a table may take many times the bytes that it came in. Its `form` is that of properties for which it would have
-made the same, or None; its `remembered_bytes` are what it takes with that."""
+made the same, or None; with it, it takes its `remembered_bytes`."""
 
 
 class ChannelEvents(Protocol):

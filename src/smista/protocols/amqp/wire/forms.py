@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 
 from smista.protocols.amqp.wire.content import FLAGS, PROPERTIES
 from smista.protocols.amqp.wire.values import NUMBERS, Reader
@@ -22,8 +23,12 @@ _FREE = frozenset(
     ("content_type", "content_encoding", "correlation_id", "message_id", "timestamp", "type", "app_id", "cluster_id")
 )
 _TEXT = ord("S")
-STRETCH_BYTES = 100
-"""What a stretch that is fixed takes in memory beside its bytes, at most: there may be one for each three bytes."""
+FREE_MAX = 50
+"""So many values are free, the rest is fixed: each stretch takes time whenever properties are held against the form,
+and memory as long as it is known."""
+FORM_BYTES = 450
+STRETCH_BYTES = 110
+"""What a form takes in memory at most, and each of its fixed stretches, beside their bytes."""
 
 
 class Form:
@@ -33,7 +38,7 @@ class Form:
 
     def __init__(self, raw: bytes, fixed_headers: Collection[str] | None) -> None:
         """`fixed_headers` have a meaning; None where every property may have one."""
-        free = [] if fixed_headers is None else list(_free(raw, fixed_headers))
+        free = [] if fixed_headers is None else list(islice(_free(raw, fixed_headers), FREE_MAX))
         layout, position = ">", 0
         for start, end in free:
             layout += f"{start - position}s{end - start}x"
@@ -41,7 +46,7 @@ class Form:
         self._unpack = struct.Struct(f"{layout}{len(raw) - position}s").unpack
         self._fixed = self._unpack(raw)
         self._length = len(raw)
-        self.kept_bytes = len(raw) + STRETCH_BYTES * len(self._fixed)
+        self.kept_bytes = FORM_BYTES + STRETCH_BYTES * len(self._fixed) + sum(map(len, self._fixed))
         """What it takes in memory, or more."""
 
     def fits(self, raw: bytes) -> bool:

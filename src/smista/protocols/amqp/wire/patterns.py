@@ -4,10 +4,9 @@
     └────────────── opening ─────────────────────────┘  8   └ a form ───┘ └────────── tail ────────────────┘    4
 
 A message whose opening is that of one before it, and whose properties have the form of that one's, needs no taking
-apart: those of a read that are like it are cut out of the bytes, more and more of them at a time, and then held against
-the form together. Whatever does not fit in any way is left to be read frame by frame, which then says what is wrong
-with it. Measured: 0.2 us a message, and what its form takes, against 2.5 us frame by frame and 6 for reading its
-properties.
+apart: all of a read that are like it are cut out of the bytes, and then held against the form together. Whatever does
+not fit in any way is left to be read frame by frame, which then says what is wrong with it. Measured: 0.2 us a message,
+and what its form takes, against 2.5 us frame by frame and 6 for reading its properties.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ from smista.protocols.amqp.wire.frames import BODY, END, END_BYTES, OVERHEAD
 
 OPENING_BYTES_MAX = 4_096
 """A longer beginning is not remembered."""
+AT_ONCE_MIN = 16
+"""So many messages are cut out before they are held against the form, then twice as many as before: what is cut out
+for nothing is never much more than what was of use. Else each of those that come in pairs would cost as much as
+hundreds."""
 HEADER_HEAD_BYTES = 11
 """Of a header frame: its own head, class and weight."""
-AHEAD_FIRST = 8
-"""How many messages are cut out before they are held against the form; then twice as many, and so on: what does not fit
-was cut out in vain, and messages of several forms may follow each other in short runs."""
 _BEFORE_PROPERTIES = 12
 _LENGTH = struct.Struct(">I")
 
@@ -68,29 +68,37 @@ class Pattern:
         and where the next frame starts."""
         bodies: list[bytes] = []
         properties: list[bytes] = []
-        start, end = position, len(data)
+        at_once = AT_ONCE_MIN
+        while len(bodies) < limit:
+            at_once = min(at_once, limit - len(bodies))
+            some, of_some, end = self._cut(data, position, size_max, at_once)
+            count = self._form.count_fitting(of_some)
+            bodies += some[:count]
+            properties += of_some[:count]
+            if count < len(some):
+                return bodies, properties, position + (self._head_bytes + 1) * count + sum(map(len, some[:count]))
+            position = end
+            if count < at_once:
+                break
+            at_once *= 2
+        return bodies, properties, position
+
+    def _cut(self, data: bytes, position: int, size_max: int, limit: int) -> tuple[list[bytes], list[bytes], int]:
+        """As `match`, whatever the form of their properties."""
+        bodies: list[bytes] = []
+        properties: list[bytes] = []
+        end = len(data)
         unpack, head_bytes, opening, tail = self._unpack, self._head_bytes, self.opening, self._tail
-        fitting, ahead = 0, AHEAD_FIRST
-        while fitting < limit:
-            until = min(limit, fitting + ahead)
-            while position + head_bytes < end and len(bodies) < until:
-                opens, size, raw, closes, length = unpack(data, position)
-                first = position + head_bytes
-                body_end = first + size
-                # In this order: a size may be as large as 64 bits.
-                if opens != opening or closes != tail or size != length or not 0 < size <= size_max:
-                    break
-                if body_end >= end or data[body_end] != END:
-                    break
-                properties.append(raw)
-                bodies.append(data[first:body_end])
-                position = body_end + 1
-            fitting += self._form.count_fitting(properties[fitting:])
-            if fitting < len(bodies):
-                del bodies[fitting:], properties[fitting:]
-                position = start + (head_bytes + 1) * fitting + sum(map(len, bodies))
+        while position + head_bytes < end and len(bodies) < limit:
+            opens, size, raw, closes, length = unpack(data, position)
+            first = position + head_bytes
+            body_end = first + size
+            # In this order: a size may be as large as 64 bits.
+            if opens != opening or closes != tail or size != length or not 0 < size <= size_max:
                 break
-            if len(bodies) < until:
+            if body_end >= end or data[body_end] != END:
                 break
-            ahead *= 2
+            properties.append(raw)
+            bodies.append(data[first:body_end])
+            position = body_end + 1
         return bodies, properties, position

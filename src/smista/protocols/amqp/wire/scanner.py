@@ -39,7 +39,7 @@ TABLE_BYTES_PER_WORK = 16
 LONG_BYTES = 1_024
 PATTERNS_MAX = 200
 """How many a connection remembers: of a publisher's queues, each with properties of some lengths."""
-PATTERN_BYTES_MAX = 1 << 20
+PATTERN_BYTES_MAX = 2 << 20
 """What may be kept for their sake."""
 _PUBLISH = struct.pack(">HH", *PUBLISH)
 
