@@ -16,6 +16,7 @@ Each is kept up to date as messages come and go, so that nobody ever has to coun
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from smista.caches import SMALL_BYTES
 from smista.core.message import Death, Failure, Message, Reason
@@ -64,17 +65,17 @@ class Accounts:
 
     def count_entered(self, position: int, messages: Sequence[Message]) -> None:
         """Messages have entered, and lie in the block at `position`."""
-        bodies_bytes = properties_bytes = 0
         for message in messages:
             message.position = position
-            bodies_bytes += len(message.body)  # type: ignore[arg-type] # it has just come, so these are bytes
-            properties_bytes += len(message.envelope.properties)
+        bodies_bytes = sum(map(len, cast(list[bytes], [message.body for message in messages])))  # they have just come
+        properties_sizes = [len(message.envelope.properties) for message in messages]
+        properties_bytes = sum(properties_sizes)
         count = len(messages)
         size = bodies_bytes + properties_bytes + MESSAGE_BYTES * count
         self.live[position] = self.live.get(position, 0) + size
         self.live_total += size
         self.resident_bytes += bodies_bytes
-        if properties_bytes < LARGE_BYTES:
+        if max(properties_sizes) < LARGE_BYTES:
             self.kept_bytes += properties_bytes + KEPT_BYTES * count
         else:
             for message in messages:

@@ -9,7 +9,7 @@ from itertools import repeat, zip_longest
 from smista.core.at_once import PROPERTIES_AT_ONCE, properties_bytes
 from smista.core.message import Message, Receipt
 from smista.core.queue import Queue
-from smista.core.receiving import UNBOUNDED, deal, has_more, receive, weight
+from smista.core.receiving import UNBOUNDED, deal, has_more, receive, weigh
 from smista.core.settling import find_held
 from smista.core.state import BrokerState
 from smista.engine.clock import Clock
@@ -95,7 +95,7 @@ class Dispatcher:
                     queue.look_at(max(queue.rate.next_at_ms(), now_ms + 1), now_ms)
                 break
             count += len(messages)
-            weight_bytes += sum(map(weight, messages))
+            weight_bytes += weigh(messages)
             if isinstance(waiting, Subscription):
                 self.properties_left -= properties_bytes(messages)
             receipts = self._hold(watch, waiting, messages)
