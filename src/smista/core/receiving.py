@@ -260,7 +260,7 @@ def _within(messages: Iterable[Message], bytes_max: int, properties_max: int = U
 
 
 def weigh(messages: Sequence[Message]) -> int:
-    """What they are together, for whoever gets them: 0.1 us each against 0.3."""
+    """What they are together, for whoever gets them: 0.04 us each against 0.1."""
     bodies = [message.body for message in messages]
     try:
         return sum(map(len, bodies)) + properties_bytes(messages)  # type: ignore[arg-type]  # see below

@@ -43,7 +43,7 @@ def encode(
     queue: int, at_ms: int, messages: Sequence[Message], pack_envelope: PackEnvelope, *, are_alike: bool = False
 ) -> Encoded:
     """One record, or several, of messages in the order of their sequences; one where they `are_alike`, which is then
-    not looked at: 0.4 us for each."""
+    not looked at: 0.08 us for each against 0.2."""
     if are_alike or len(messages) == 1:
         return _encode_alike(queue, at_ms, messages, pack_envelope)
     parts: list[bytes] = []

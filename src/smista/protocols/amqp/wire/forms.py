@@ -6,8 +6,8 @@
 Most programs give each message ids of its own, and headers. What those say is the consumer's business: they are kept,
 and handed out, as the bytes that came. What publishing looks at, and all types and lengths, is fixed. Properties of the
 same length whose fixed bytes are those of some that were read before are as well formed as those, and mean the same, so
-they need not be read: that is a slice for each fixed stretch, and one comparison. Measured: 0.05 to 0.2 us, against 6
-for reading them.
+they need not be read: that is a slice for each fixed stretch, and one comparison. Measured: 0.06 to 0.12 us,
+against 2 to 8 for reading them.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 A message whose opening is that of one before it, and whose properties have the form of that one's, needs no taking
 apart: all of a read that are like it are cut out of the bytes, and then held against the form together. Whatever does
-not fit in any way is left to be read frame by frame, which then says what is wrong with it. Measured: 0.2 us a message,
-and what its form takes, against 2.5 us frame by frame and 6 for reading its properties.
+not fit in any way is left to be read frame by frame, which then says what is wrong with it. Measured: 0.25 to 0.4 us a
+message with its form; reading its properties alone takes 2 to 8.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Pattern:
         head: bytes | None = None
         while position + head_bytes < end and len(bodies) < limit:
             first = position + head_bytes
-            # Most publishers whose messages repeat send them in one size too: 0.1 us against 0.2.
+            # Most publishers whose messages repeat send them in one size too: 0.17 us against 0.23.
             if head is None or not starts_with(head, position):
                 before = raw
                 opens, size, raw, closes, length = unpack(data, position)
